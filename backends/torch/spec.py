@@ -1,0 +1,125 @@
+"""What the user gave to `from_torch`, checked on the driver and turned into objects on the rank."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from orca.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class TorchSpec:
+    """A model, optimizer and loss, each an object, a class or a creator function.
+
+    A model and an optimizer given as objects are pickled in one piece, so that on the rank the optimizer
+    still holds the very parameters of the model.
+    """
+
+    model: Any
+    optimizer: Any = None
+    loss: Any = None
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def make_model(self) -> nn.Module:
+        made = self.model if isinstance(self.model, nn.Module) else _create(self.model, self.config)
+        if not isinstance(made, nn.Module):
+            raise ArgumentError(
+                f"model= gave a {type(made).__name__}; expected a torch.nn.Module. Let the creator return the module."
+            )
+        return made
+
+    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
+        if self.optimizer is None or isinstance(self.optimizer, torch.optim.Optimizer):
+            return self.optimizer
+        made: Any
+        if inspect.isclass(self.optimizer):
+            known = inspect.signature(self.optimizer).parameters
+            chosen = {key: value for key, value in self.config.items() if key in known}
+            made = cast(Any, self.optimizer)(model.parameters(), **chosen)
+        else:
+            made = self.optimizer(model, self.config)
+        if not isinstance(made, torch.optim.Optimizer):
+            raise ArgumentError(
+                f"optimizer= gave a {type(made).__name__}; expected a torch.optim.Optimizer. "
+                "A creator has the form fn(model, config)."
+            )
+        return made
+
+    def make_loss(self) -> Callable[..., Any] | None:
+        loss = self.loss
+        if loss is None or isinstance(loss, nn.Module):
+            return loss
+        if inspect.isclass(loss):
+            return cast(Any, loss)()  # type: ignore[no-any-return]
+        if _positional(loss) == 1:
+            return loss(self.config)  # type: ignore[no-any-return]
+        return loss  # type: ignore[no-any-return]
+
+    def check(self) -> None:
+        if not (isinstance(self.model, nn.Module) or callable(self.model)):
+            raise ArgumentError(
+                f"model={self.model!r}: expected a torch.nn.Module, a class of one, or a function "
+                "fn(config) that returns one."
+            )
+        if self.optimizer is not None and not (
+            isinstance(self.optimizer, torch.optim.Optimizer) or callable(self.optimizer)
+        ):
+            raise ArgumentError(
+                f"optimizer={self.optimizer!r}: expected a torch.optim.Optimizer, a class of one, or a "
+                "function fn(model, config)."
+            )
+        if self.loss is not None and not callable(self.loss):
+            raise ArgumentError(f"loss={self.loss!r}: expected a loss module, a class of one, or a function.")
+        if isinstance(self.optimizer, torch.optim.Optimizer):
+            self._check_bound()
+
+    def _check_bound(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise ArgumentError(
+                "optimizer= is an object, but model= is a class or creator, so the optimizer cannot hold its "
+                "parameters. Give the optimizer as a function fn(model, config)."
+            )
+        own = {id(parameter) for parameter in self.model.parameters()}
+        held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        if any(id(parameter) not in own for parameter in held):
+            raise ArgumentError(
+                "optimizer= was made for the parameters of another model. Make it from model.parameters() of "
+                "the model you pass, or give a function fn(model, config)."
+            )
+
+
+def _positional(function: Any) -> int:
+    """How many arguments a function insists on."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    return sum(
+        1
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    )
+
+
+def _create(creator: Any, config: dict[str, Any]) -> Any:
+    """Call a class or creator: with the config if it takes one, with matching names for a class."""
+    if inspect.isclass(creator):
+        known = inspect.signature(creator).parameters
+        if list(known) == ["config"]:
+            return cast(Any, creator)(config)
+        return cast(Any, creator)(**{key: value for key, value in config.items() if key in known})
+    return creator(config) if _positional(creator) or _takes_config(creator) else creator()
+
+
+def _takes_config(creator: Any) -> bool:
+    try:
+        return "config" in inspect.signature(creator).parameters
+    except (TypeError, ValueError):
+        return False

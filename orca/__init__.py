@@ -1,0 +1,49 @@
+"""Orca: one sklearn-style Estimator that trains standard models on the laptop, on Ray or on Spark."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from orca.context import OrcaContext, init_orca_context, stop_orca_context
+    from orca.errors import OrcaError, WorkerError
+    from orca.estimator import Estimator
+    from orca.history import History
+    from orca.shards.xshards import XShards
+
+_PLACES = {
+    "Estimator": "orca.estimator",
+    "History": "orca.history",
+    "OrcaContext": "orca.context",
+    "OrcaError": "orca.errors",
+    "WorkerError": "orca.errors",
+    "XShards": "orca.shards.xshards",
+    "init_orca_context": "orca.context",
+    "stop_orca_context": "orca.context",
+}
+
+__all__ = [
+    "Estimator",
+    "History",
+    "OrcaContext",
+    "OrcaError",
+    "WorkerError",
+    "XShards",
+    "__version__",
+    "init_orca_context",
+    "stop_orca_context",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use, so that `import orca` is quick and needs nothing but itself.
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    raise AttributeError(f"module 'orca' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

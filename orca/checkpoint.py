@@ -1,0 +1,93 @@
+"""Saved states: arrays in a safetensors file, everything else as JSON, on any fsspec path; never a pickle."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orca.errors import ArgumentError, DataError
+
+_ARRAYS = "arrays.safetensors"
+_ABOUT = "orca.json"
+_MARK = "orca.array"
+
+
+def save(path: str, about: dict[str, Any], state: Any) -> None:
+    """Write a state to a folder: under a temporary name first, renamed when it is complete."""
+    import fsspec
+    from safetensors.numpy import save as pack
+
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    about = {"format": 1, **about, "state": _split(state, "", arrays)}
+    files, target = fsspec.core.url_to_fs(str(path))
+    target = target.rstrip("/")
+    if files.exists(target) and not files.exists(f"{target}/{_ABOUT}"):
+        raise ArgumentError(f"path={str(path)!r} exists and is not a saved estimator. Choose another path.")
+    parent = target.rpartition("/")[0]
+    if parent:
+        files.makedirs(parent, exist_ok=True)
+    temporary = f"{target}.tmp-{uuid.uuid4().hex[:8]}"
+    files.makedirs(temporary)
+    try:
+        files.pipe_file(f"{temporary}/{_ARRAYS}", pack(arrays))
+        files.pipe_file(f"{temporary}/{_ABOUT}", json.dumps(about, indent=1).encode())
+        old = f"{target}.old-{uuid.uuid4().hex[:8]}"
+        replaced = files.exists(target)
+        if replaced:
+            files.mv(target, old, recursive=True)
+        files.mv(temporary, target, recursive=True)
+        if replaced:
+            files.rm(old, recursive=True)
+    except BaseException:
+        if files.exists(temporary):
+            files.rm(temporary, recursive=True)
+        raise
+
+
+def load(path: str) -> tuple[dict[str, Any], Any]:
+    """Read what `save` wrote: the description and the state."""
+    import fsspec
+    from safetensors.numpy import load_file
+
+    files, target = fsspec.core.url_to_fs(str(path))
+    target = target.rstrip("/")
+    if not files.exists(f"{target}/{_ABOUT}"):
+        raise ArgumentError(f"path={str(path)!r} has no saved estimator in it (no {_ABOUT} there).")
+    about = json.loads(files.cat_file(f"{target}/{_ABOUT}"))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / _ARRAYS
+        files.get_file(f"{target}/{_ARRAYS}", str(copy))
+        arrays = load_file(str(copy))
+    return about, _join(about.pop("state"), arrays)
+
+
+def _split(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    """Replace arrays by their names; refuse what JSON cannot hold."""
+    if isinstance(tree, np.ndarray):
+        key = name or "value"
+        arrays[key] = np.ascontiguousarray(tree).reshape(tree.shape)
+        return {_MARK: key}
+    if isinstance(tree, np.generic):
+        return tree.item()
+    if isinstance(tree, dict):
+        return {str(key): _split(value, f"{name}.{key}" if name else str(key), arrays) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_split(value, f"{name}.{index}", arrays) for index, value in enumerate(tree)]
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return tree
+    raise DataError(f"{name or 'the state'} is a {type(tree).__name__}, which cannot be saved without pickling it.")
+
+
+def _join(tree: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    if isinstance(tree, dict):
+        if set(tree) == {_MARK}:
+            return arrays[tree[_MARK]]
+        return {key: _join(value, arrays) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_join(value, arrays) for value in tree]
+    return tree

@@ -1,0 +1,307 @@
+"""The context: which runtime this process uses, its warm gangs, and the settings of `OrcaContext`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orca.errors import ArgumentError, OrcaError, suggest
+from orca.launch.rank import usable_cpus
+
+if TYPE_CHECKING:
+    from orca.launch.base import Launcher
+    from orca.launch.gang import Gang
+    from orca.shards.engines.base import Engine
+
+_log = logging.getLogger("orca")
+
+_MASTERS = {
+    "local": None,
+    "spark-submit": None,
+    "yarn": "yarn",
+    "yarn-client": "yarn",
+    "yarn-cluster": "yarn",
+    "standalone": "spark://…",
+    "k8s": "k8s://…",
+    "k8s-client": "k8s://…",
+    "k8s-cluster": "k8s://…",
+}
+
+
+class Context:
+    """A started runtime. Use it in a ``with`` block, or end it with :func:`stop_orca_context`.
+
+    On Spark it also answers what a SparkContext answers, so that ``sc = init_orca_context(...)`` works.
+    """
+
+    def __init__(self, runtime: str, cores: int, asked: dict[str, Any]) -> None:
+        self.runtime = runtime
+        self.cores = cores
+        self.asked = asked
+        self.spark: Any = None
+        self.engine: Engine
+        self._end: Callable[[], None] = lambda: None
+        self._gangs: dict[tuple[int, tuple[str, ...]], Gang] = {}
+
+    def launcher(self, preload: tuple[str, ...] = ()) -> Launcher:
+        """A new launcher for this runtime."""
+        if self.runtime == "ray":
+            from orca.launch.ray import RayLauncher
+
+            return RayLauncher()
+        if self.runtime == "spark":
+            from orca.launch.spark import SparkLauncher
+
+            return SparkLauncher(self.spark)
+        from orca.launch.local import LocalLauncher
+
+        return LocalLauncher(self.cores, preload)
+
+    def gang(self, world: int, preload: tuple[str, ...] | None = None) -> Gang:
+        """The warm gang of this size, or a new one."""
+        from orca.launch.gang import Gang
+
+        for (size, loaded), gang in list(self._gangs.items()):
+            if gang.broken:
+                del self._gangs[size, loaded]
+            elif size == world and preload in (None, loaded):
+                return gang
+        made = Gang(self.launcher(preload or ()), world)
+        self._gangs[world, preload or ()] = made
+        return made
+
+    def warm(self, world: int, preload: tuple[str, ...]) -> Gang | None:
+        """The gang of this size if there is one."""
+        return self._gangs.get((world, preload))
+
+    def stop_gang(self, world: int, preload: tuple[str, ...]) -> None:
+        """End one warm gang, if it is there."""
+        gang = self._gangs.pop((world, preload), None)
+        if gang is not None:
+            gang.stop()
+
+    def rest(self) -> None:
+        """Let idle gangs free what they still reserve."""
+        for gang in self._gangs.values():
+            gang.launcher.rest()
+
+    def stop(self) -> None:
+        """End the gangs, then whatever this context itself has started."""
+        global _current
+        if _current is self:
+            _current = None
+        for gang in self._gangs.values():
+            with contextlib.suppress(Exception):
+                gang.stop()
+        self._gangs.clear()
+        end, self._end = self._end, lambda: None
+        end()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and self.__dict__.get("spark") is not None:
+            return getattr(self.spark.sparkContext, name)
+        raise AttributeError(f"the {self.__dict__.get('runtime')} context has no {name!r}")
+
+    def __repr__(self) -> str:
+        return f"<Orca context: {self.runtime} runtime, {self.cores} cores>"
+
+
+_current: Context | None = None
+
+
+def init_orca_context(
+    cluster_mode: str = "local",
+    runtime: str | None = None,
+    *,
+    cores: int | str | None = None,
+    memory: str | None = None,
+    num_nodes: int = 1,
+    **conf: Any,
+) -> Context:
+    """Start (or join) the runtime that estimators and XShards of this process use.
+
+    ``runtime`` is ``"local"`` (the default: processes of this machine), ``"ray"`` or ``"spark"``.
+    Further arguments go to ``ray.init`` (``address=…``) or to Spark (``master=…``, ``conf={…}``). A second
+    call with the same arguments returns the same context; with others it ends the first one and starts anew.
+
+    >>> with init_orca_context(cores=2) as context:
+    ...     context.runtime, context.cores
+    ('local', 2)
+    """
+    global _current
+    if cluster_mode == "ray":
+        cluster_mode, runtime = "local", runtime or "ray"
+    if cluster_mode not in _MASTERS and not cluster_mode.startswith("local"):
+        raise ArgumentError(
+            f"cluster_mode={cluster_mode!r} is not known. Use one of {', '.join(_MASTERS)}."
+            + suggest(cluster_mode, _MASTERS)
+        )
+    runtime = runtime or ("local" if cluster_mode == "local" and "master" not in conf else "spark")
+    if runtime not in ("local", "ray", "spark"):
+        raise ArgumentError(
+            f'runtime={runtime!r} is not known. Use "local", "ray" or "spark".'
+            + suggest(runtime, ["local", "ray", "spark"])
+        )
+    count = None if cores in (None, "*") else int(cores)
+    if count is not None and count < 1:
+        raise ArgumentError(f"cores={cores!r}: expected at least 1.")
+    asked = {
+        "runtime": runtime,
+        "mode": cluster_mode,
+        "cores": count,
+        "memory": memory,
+        "nodes": num_nodes,
+        **conf,
+    }
+    if _current is not None:
+        if _current.asked == asked and _alive(_current):
+            return _current
+        _log.info("replacing %r", _current)
+        _current.stop()
+    _current = _start(runtime, cluster_mode, count, memory, num_nodes, conf, asked)
+    return _current
+
+
+def _alive(context: Context) -> bool:
+    """Whether the runtime behind the context is still there; the user may have stopped it by himself."""
+    if context.runtime == "ray":
+        import ray
+
+        return bool(ray.is_initialized())
+    if context.runtime == "spark":
+        return context.spark.sparkContext._jsc is not None
+    return True
+
+
+def _start(
+    runtime: str,
+    cluster_mode: str,
+    cores: int | None,
+    memory: str | None,
+    num_nodes: int,
+    conf: dict[str, Any],
+    asked: dict[str, Any],
+) -> Context:
+    if runtime == "ray":
+        from orca.runtimes import start_ray
+        from orca.shards.engines.ray import RayEngine
+
+        cpus, end = start_ray(cores, memory, dict(conf))
+        context = Context(runtime, cpus, asked)
+        context.engine, context._end = RayEngine(context.rest), end
+        return context
+    if runtime == "spark":
+        from orca.runtimes import start_spark
+        from orca.shards.engines.spark import SparkEngine
+
+        settings = dict(conf)
+        master = settings.pop("master", None) or _MASTERS.get(cluster_mode, cluster_mode)
+        if cluster_mode == "local":
+            master = master or f"local[{cores or '*'}]"
+        if master is not None and master.endswith("…"):
+            raise ArgumentError(f'cluster_mode={cluster_mode!r} needs master="{master}".')
+        session, end = start_spark(master, cores, memory, num_nodes, settings)
+        context = Context(runtime, int(session.sparkContext.defaultParallelism), asked)
+        context.spark, context.engine, context._end = session, SparkEngine(session), end
+        return context
+    if conf:
+        raise ArgumentError(
+            f"init_orca_context does not know {', '.join(f'{key}=' for key in conf)} for the local runtime. "
+            'Did you mean runtime="ray" or runtime="spark"?'
+        )
+    from orca.shards.engines.local import LocalEngine
+
+    context = Context(runtime, cores or usable_cpus(), asked)
+    context.engine = LocalEngine(context.gang, context.cores)
+    return context
+
+
+def current() -> Context:
+    """The active context; the local one starts by itself."""
+    return _current if _current is not None else init_orca_context()
+
+
+def stop_orca_context() -> None:
+    """End the active context and what it has started; without one, do nothing."""
+    if _current is not None:
+        _current.stop()
+    from orca.launch.local import close_nurseries
+
+    close_nurseries()
+
+
+atexit.register(stop_orca_context)
+
+
+class _Settings(type):
+    """Lets ``OrcaContext.log_output = True`` check its value."""
+
+    _choices: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "log_output": (True, False),
+        "pandas_read_backend": ("arrow", "pandas", "spark"),
+        "serialize_data_creator": (True, False),
+        "train_data_store": ("DRAM", "DISK"),
+        "barrier_mode": (True, False),
+    }
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        choices = cls._choices.get(name)
+        if choices is None and name != "shard_size":
+            raise ArgumentError(
+                f"OrcaContext has no setting {name!r}. Settings: {', '.join(cls._choices)}, shard_size."
+                + suggest(name, cls._choices)
+            )
+        if choices is not None and value not in choices:
+            raise ArgumentError(f"OrcaContext.{name} = {value!r}: expected one of {choices}.")
+        super().__setattr__(name, value)
+
+
+class OrcaContext(metaclass=_Settings):
+    """Settings of this process, and ways to the runtime's own objects."""
+
+    log_output = False
+    """Show what the ranks print, each line with its rank."""
+    pandas_read_backend = "arrow"
+    serialize_data_creator = False
+    train_data_store = "DRAM"
+    barrier_mode = True
+    shard_size: int | None = None
+
+    @staticmethod
+    def get_spark_session() -> Any:
+        """The Spark session of the active context."""
+        spark = current().spark
+        if spark is None:
+            raise OrcaError(
+                f"The {current().runtime} context has no Spark session. "
+                'Start one with init_orca_context(runtime="spark").'
+            )
+        return spark
+
+    @staticmethod
+    def get_spark_context() -> Any:
+        """The SparkContext of the active context."""
+        return OrcaContext.get_spark_session().sparkContext
+
+    @staticmethod
+    def get_sql_context() -> Any:
+        """The Spark session, under the name the predecessor gave it."""
+        return OrcaContext.get_spark_session()
+
+    @staticmethod
+    def get_ray_context() -> Context:
+        """The active context, which must be Ray's."""
+        if current().runtime != "ray":
+            raise OrcaError(
+                f'The {current().runtime} context is not on Ray. Start it with init_orca_context(runtime="ray").'
+            )
+        return current()

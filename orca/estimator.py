@@ -1,0 +1,222 @@
+"""The Estimator: what users hold. It checks, dispatches to a gang of ranks, and keeps what was learned."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from orca import checkpoint
+from orca.backends.base import Backend, State
+from orca.backends.loop import FitPlan, Job, Predict, evaluate_on_rank, fit_on_rank
+from orca.backends.registry import find
+from orca.context import Context, current
+from orca.errors import ArgumentError, DataError, NotFittedError
+from orca.history import History
+from orca.launch.gang import Gang
+from orca.metrics import resolve
+from orca.progress import Progress
+from orca.shards.convert import to_shards
+from orca.shards.tree import join_rows
+from orca.shards.xshards import XShards
+
+
+class Estimator:
+    """Trains and runs a standard model on several workers. Make one with a ``from_*`` method.
+
+    >>> import torch
+    >>> est = Estimator.from_torch(model=torch.nn.Linear(2, 1), optimizer=torch.optim.SGD,
+    ...                            loss=torch.nn.MSELoss(), config={"lr": 0.1}, workers=1, seed=1)
+    >>> x = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    >>> history = est.fit(x, x.sum(axis=1), epochs=200, batch_size=4)
+    >>> bool(history["loss"][-1] < 1e-3)
+    True
+    """
+
+    def __init__(
+        self, backend: Backend, spec: Any, *, workers: int = 1, metrics: Any = None, seed: int | None = None
+    ) -> None:
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise ArgumentError(f"workers={workers!r}: expected a whole number of at least 1.")
+        backend.check(spec, workers)
+        self.backend = backend
+        self.spec = spec
+        self.workers = workers
+        self.metrics = resolve(metrics, adapt=backend.adapt_metric, class_axis=backend.class_axis)
+        self.metrics = backend.tune_metrics(spec, self.metrics)
+        self.seed = secrets.randbelow(2**31) if seed is None else seed
+        self.epoch = 0
+        self._state: State | None = None
+        self._version = 0
+        self._owner = uuid.uuid4().hex
+
+    @classmethod
+    def from_torch(
+        cls,
+        *,
+        model: Any,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        config: dict[str, Any] | None = None,
+        backend: str = "torch_distributed",
+        workers: int = 1,
+        seed: int | None = None,
+    ) -> Estimator:
+        """Make an estimator from a PyTorch model.
+
+        ``model`` is a module, a class of one or a creator ``fn(config)``; ``optimizer`` an optimizer of that
+        module, a class or a creator ``fn(model, config)``; ``loss`` a loss module, class, creator or function
+        of (output, target) that returns the mean over the rows.
+        """
+        found = find("torch", backend)
+        from orca.backends.torch.spec import TorchSpec
+
+        return cls(
+            found,
+            TorchSpec(model, optimizer, loss, dict(config or {})),
+            workers=workers,
+            metrics=metrics,
+            seed=seed,
+        )
+
+    def fit(
+        self,
+        data: Any,
+        y: Any = None,
+        *,
+        epochs: int = 1,
+        batch_size: int = 32,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        progress: bool | None = None,
+    ) -> History:
+        """Train for some epochs and return their History; a further fit goes on from there.
+
+        ``data`` is ``x`` with ``y`` beside it, a tuple ``(x, y)``, a dict ``{"x": …, "y": …}`` (each an array
+        or, for several inputs, a dict, list or tuple of arrays), or an XShards of such dicts. ``batch_size``
+        counts the rows of a step over all workers.
+        """
+        if isinstance(y, int) and not isinstance(y, bool):
+            epochs, y = y, None
+        _check_count("epochs", epochs)
+        _check_count("batch_size", batch_size)
+        if batch_size < self.workers:
+            raise ArgumentError(
+                f"batch_size={batch_size} is smaller than workers={self.workers}. batch_size counts the rows of "
+                f"a step over all workers: use at least {self.workers}."
+            )
+        context = current()
+        gang = self._gang(context)
+        sources = {"train": to_shards(data, y, context.engine)}
+        if validation_data is not None:
+            sources["validation"] = to_shards(validation_data, None, context.engine, argument="validation_data")
+        plan = FitPlan(self.epoch, epochs, batch_size, shuffle, validation_data is not None)
+        with Progress(self.epoch + epochs, progress) as show:
+            results = gang.call(fit_on_rank, self._job(gang), plan, sources=sources, on_event=show)
+        records, self._state = results[0]
+        self._version += 1
+        self.epoch += epochs
+        if gang.running:
+            gang.memory["replica"] = (self._owner, self._version)
+        return History(records)
+
+    def evaluate(self, data: Any, y: Any = None, *, batch_size: int = 256) -> dict[str, float]:
+        """Return loss and metrics over all rows, exactly as one process over all rows would."""
+        _check_count("batch_size", batch_size)
+        context = current()
+        gang = self._gang(context)
+        sources = {"data": to_shards(data, y, context.engine)}
+        results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources=sources)
+        if gang.running:
+            gang.memory["replica"] = (self._owner, self._version)
+        return dict(results[0])
+
+    def predict(self, data: Any, *, batch_size: int = 256) -> Any:
+        """Return the model's outputs, row by row as given: arrays for arrays, XShards for an XShards.
+
+        An XShards comes back with the entry ``prediction`` added to each shard; it is computed when needed.
+        """
+        _check_count("batch_size", batch_size)
+        context = current()
+        engine = context.engine
+        given = isinstance(data, XShards)
+        # Fewer, larger tasks: one per worker, as each loads the model once.
+        shards = to_shards(data, None, engine, need_labels=False, parts=self.workers)
+        threads = max(1, context.cores // self.workers) if context.runtime == "local" else 1
+        job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
+        predicted = shards.transform_shard(Predict(job, batch_size, threads, only_prediction=not given))
+        if given:
+            return predicted
+        return join_rows([part["output"] for part in predicted.collect()])
+
+    def get_model(self) -> Any:
+        """The model as an object of its framework, with the weights learned so far."""
+        return self.backend.model(self.spec, self._state, self.seed)
+
+    def save(self, path: str) -> str:
+        """Save what was learned (weights, optimizer, epoch) to a folder on any fsspec path; return the path."""
+        if self._state is None:
+            raise NotFittedError("There is nothing to save yet: call fit or load first.")
+        about = {"backend": self.backend.name, "framework": self.backend.framework, "epoch": self.epoch}
+        checkpoint.save(path, {**about, "seed": self.seed}, self._state)
+        return path
+
+    def load(self, path: str) -> Estimator:
+        """Take over what `save` wrote; return the estimator itself."""
+        about, state = checkpoint.load(path)
+        if about["framework"] != self.backend.framework:
+            raise DataError(
+                f"path={path!r} was saved from {about['framework']}; this estimator is for {self.backend.framework}."
+            )
+        self._state = state
+        self.epoch = int(about["epoch"])
+        self._version += 1
+        return self
+
+    def explain(self) -> str:
+        """Say what will run where, before anything starts."""
+        context = current()
+        launcher = context.launcher(self.backend.preload)
+        slots = launcher.slots()
+        threads = max(1, context.cores // self.workers)
+        lines = [
+            f"{self.backend.framework} model, backend {self.backend.name}, epoch {self.epoch}, seed {self.seed}",
+            f"runtime {context.runtime}: {self.workers} of {slots} slots",
+            *self.backend.notes(self.spec),
+            f"ranks 0 to {self.workers - 1}: {threads} thread{'s' if threads > 1 else ''} each"
+            + (" if they share one host" if context.runtime != "local" else ""),
+            f"control channel: {launcher.bind}, a port held by the driver; rendezvous: a port held by rank 0",
+            f"data: every step's batch is cut evenly over {self.workers} ranks",
+        ]
+        if self.workers > slots:
+            lines.append(f"will not start: {launcher.advice(self.workers)}")
+        gang = context.warm(self.workers, self.backend.preload)
+        for hello in gang.places if gang is not None else ():
+            lines.append(f"rank {hello.rank}: running, host {hello.host}, process {hello.pid}")
+        return "\n".join(lines)
+
+    def shutdown(self) -> None:
+        """End the worker processes of this estimator's size; the next call starts new ones."""
+        current().stop_gang(self.workers, self.backend.preload)
+
+    def _gang(self, context: Context) -> Gang:
+        return context.gang(self.workers, self.backend.preload)
+
+    def _job(self, gang: Gang) -> Job:
+        """The job for the ranks; the state travels only if they do not have it already."""
+        known = gang.running and gang.memory.get("replica") == (self._owner, self._version)
+        state = None if known else self._state
+        return Job(self.backend, self.spec, self._owner, self._version, state, self.seed, tuple(self.metrics))
+
+    def __repr__(self) -> str:
+        return f"<Estimator: {self.backend.framework}, backend {self.backend.name}, {self.workers} workers>"
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"{name}={value!r}: expected a whole number of at least 1.")
+
+
+__all__: Sequence[str] = ["Estimator"]

@@ -1,0 +1,114 @@
+"""History: what `fit` returns, one record per epoch."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+_HIDDEN = ("rows",)
+
+
+class History(Sequence[dict[str, Any]]):
+    """A list of epoch records that also answers by name.
+
+    >>> history = History([{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}])
+    >>> history["loss"]
+    [0.5, 0.25]
+    >>> history[-1]["epoch"]
+    2
+    """
+
+    def __init__(self, records: Sequence[dict[str, Any]] = ()) -> None:
+        self._records = list(records)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all values, in the order in which they first appear."""
+        return list(dict.fromkeys(name for record in self._records for name in record))
+
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> History: ...
+
+    def __getitem__(self, key: int | slice | str) -> Any:
+        if isinstance(key, str):
+            if key not in self.columns:
+                from orca.errors import ColumnError, suggest
+
+                known = ", ".join(self.columns)
+                raise ColumnError(f"The history has no {key!r}. It has: {known}." + suggest(key, self.columns))
+            return [record.get(key) for record in self._records]
+        return History(self._records[key]) if isinstance(key, slice) else self._records[key]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._records)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, History) and other._records == self._records
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_pandas(self) -> Any:
+        """The records as a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(self._records, columns=self.columns)
+
+    def plot(self, path: str | None = None) -> Any:
+        """Draw loss and metrics over the epochs, training beside validation; save to `path` if given."""
+        from matplotlib.figure import Figure
+
+        curves = [
+            name
+            for name in self.columns
+            if not name.startswith("val_") and name not in ("epoch", "lr", "rows", "seconds", "rows_per_s")
+        ]
+        figure = Figure(figsize=(4.5 * max(len(curves), 1), 3.2), layout="constrained")
+        axes = figure.subplots(1, max(len(curves), 1), squeeze=False)[0]
+        for axis, name in zip(axes, curves, strict=False):
+            axis.plot(self["epoch"], self[name], marker=".", label="train")
+            if f"val_{name}" in self.columns:
+                axis.plot(self["epoch"], self[f"val_{name}"], marker=".", label="validation")
+            axis.set(title=name, xlabel="epoch")
+            axis.xaxis.get_major_locator().set_params(integer=True)
+            axis.legend()
+            axis.grid(alpha=0.3)
+        if path is not None:
+            figure.savefig(path, dpi=120)
+        return figure
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        names = [name for name in self.columns if name not in _HIDDEN]
+        return names, [[_text(record.get(name)) for name in names] for record in self._records]
+
+    def __str__(self) -> str:
+        names, rows = self._cells()
+        widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)] if names else []
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [names, *rows]
+        ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"History({self._records!r})"
+
+    def _repr_html_(self) -> str:
+        names, rows = self._cells()
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)

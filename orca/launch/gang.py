@@ -1,0 +1,336 @@
+"""A gang of ranks as the driver sees it: call a function on every rank, stream events, notice failures."""
+
+from __future__ import annotations
+
+import multiprocessing.connection as mpc
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+
+from orca.errors import NotPicklableError, ResourceError, WorkerError
+from orca.launch.base import Event, Hello, Launcher, Rank
+from orca.launch.channel import GOODBYE, Door, Link, pack
+from orca.launch.processes import lives
+from orca.launch.rank import host_id
+
+OnEvent = Callable[[Event], None]
+
+_GRACE_SECONDS = 0.7
+_LOG_LINES = 20
+_CONNECTION_WORDS = ("connection closed", "connection reset", "gloo", "broken pipe", "timed out", "peer")
+
+
+class _Seat:
+    """The driver's record of one rank during the gang's life."""
+
+    def __init__(self, hello: Hello, link: Link) -> None:
+        self.hello = hello
+        self.link = link
+        self.last_beat = time.monotonic()
+        self.cpu_spent = 0.0
+        self.cpu_moved = 0.0
+        self.log: deque[str] = deque(maxlen=_LOG_LINES)
+
+
+class _Failure:
+    def __init__(self, rank: int, host: str, cause: str, traceback: str, error: BaseException) -> None:
+        self.rank, self.host, self.cause, self.traceback, self.error = rank, host, cause, traceback, error
+
+    @property
+    def echo(self) -> bool:
+        """Whether this looks like a rank that noticed another's death rather than one that failed by itself."""
+        text = f"{self.cause} {self.error}".lower()
+        return bool(self.traceback) and any(word in text for word in _CONNECTION_WORDS)
+
+
+class Gang:
+    """`world` ranks on one runtime. `call` runs a function on all of them; `stop` ends them."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        world: int,
+        *,
+        start_seconds: float = 120.0,
+        stall_seconds: float = 8.0,
+    ) -> None:
+        slots = launcher.slots()
+        if world > slots:
+            raise ResourceError(
+                f"workers={world} does not fit: the {launcher.runtime} runtime has {slots} "
+                f"slot{'s' if slots != 1 else ''}. {launcher.advice(world)}"
+            )
+        self.launcher = launcher
+        self.world = world
+        self.broken = False
+        self.memory: dict[str, Any] = {}
+        """What the driver knows the ranks to hold; empty again whenever the ranks are new."""
+        self.received_bytes = 0
+        self._start_seconds = start_seconds
+        self._stall_seconds = stall_seconds
+        self._inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._seats: dict[int, _Seat] = {}
+        self._door: Door | None = None
+        self._here = host_id()
+        self._lock = threading.Lock()
+
+    @property
+    def running(self) -> bool:
+        return bool(self._seats)
+
+    @property
+    def places(self) -> list[Hello]:
+        """Who sits where, in rank order; empty before the start."""
+        return [self._seats[rank].hello for rank in sorted(self._seats)]
+
+    def call(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        sources: Mapping[str, Any] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> list[Any]:
+        """Run ``fn(context, *args)`` on every rank and return the results in rank order."""
+        with self._lock:
+            try:
+                return self._call(fn, args, sources or {}, on_event)
+            except BaseException:
+                # Whatever went wrong (a rank, the user's interrupt, a callback), ranks that still run
+                # a call nobody waits for must not be left behind.
+                self.broken = True
+                self._end(force=True)
+                raise
+
+    def stop(self) -> None:
+        """End the ranks and free everything that was reserved for them."""
+        with self._lock:
+            self._end(force=False)
+
+    def _call(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        sources: Mapping[str, Any],
+        on_event: OnEvent | None,
+    ) -> list[Any]:
+        try:
+            task = pack((fn, args))
+        except Exception as error:
+            raise NotPicklableError(
+                f"What has to travel to the workers cannot be pickled: {error}. Create such objects "
+                "inside a creator function, which runs on the worker."
+            ) from error
+        if not self._seats:
+            self._start(sources)
+        try:
+            blob = pack(("call", task, pack(self.launcher.begin(sources))))
+            now = time.monotonic()
+            for seat in self._seats.values():
+                seat.last_beat = now
+                seat.link.send_packed(blob)
+            results = self._collect(on_event)
+        finally:
+            self.launcher.finish()
+        if not self.launcher.warm:
+            self._end(force=False)
+        return results
+
+    def _start(self, sources: Mapping[str, Any]) -> None:
+        self.memory.clear()
+        self._inbox = queue.SimpleQueue()
+        arrivals: queue.SimpleQueue[tuple[Hello, mpc.Connection]] = queue.SimpleQueue()
+        self._door = Door(self.launcher.bind, lambda hello, connection: arrivals.put((hello, connection)))
+        self.launcher.start(self.world, self._door.meeting, sources)
+        deadline = time.monotonic() + self._start_seconds
+        while len(self._seats) < self.world:
+            try:
+                hello, connection = arrivals.get(timeout=0.1)
+            except queue.Empty:
+                missing = sorted(set(range(self.world)) - set(self._seats))
+                for rank, reason in self.launcher.deaths().items():
+                    raise WorkerError(
+                        rank,
+                        os.uname().nodename,
+                        f"ended while starting: {reason}",
+                        log_tail=self.launcher.tail(rank),
+                    ) from None
+                if time.monotonic() > deadline:
+                    raise WorkerError(
+                        missing[0],
+                        "an unknown host",
+                        f"did not start within {self._start_seconds:.0f} s (missing ranks: {missing}). Look at "
+                        f"the {self.launcher.runtime} runtime's own log, or check that workers can reach the "
+                        f"driver at {self._door.meeting.host}.",
+                    ) from None
+                continue
+            link = Link(connection, lambda message, rank=hello.rank: self._inbox.put((rank, message)))  # type: ignore[misc]
+            self._seats[hello.rank] = _Seat(hello, link)
+            link.open()
+        for rank, place in self._assign().items():
+            self._seats[rank].link.send(("welcome", place))
+
+    def _assign(self) -> dict[int, Rank]:
+        hosts: dict[str, list[int]] = {}
+        for rank in sorted(self._seats):
+            hosts.setdefault(self._seats[rank].hello.host_id, []).append(rank)
+        places: dict[int, Rank] = {}
+        for ranks in hosts.values():
+            for local_rank, rank in enumerate(ranks):
+                hello = self._seats[rank].hello
+                threads = max(1, hello.cpus // len(ranks))
+                places[rank] = Rank(rank, self.world, local_rank, len(ranks), hello.host, hello.address, threads)
+        return places
+
+    def _collect(self, on_event: OnEvent | None) -> list[Any]:
+        results: dict[int, Any] = {}
+        gathers: dict[int, dict[int, bytes]] = {}
+        tick = time.monotonic()
+        while len(results) < self.world:
+            try:
+                rank, message = self._inbox.get(timeout=0.25)
+            except queue.Empty:
+                rank, message = -1, None
+            now = time.monotonic()
+            if now - tick > 3:
+                # This process itself was asleep (suspended laptop, stopped notebook): nobody else is to blame.
+                for seat in self._seats.values():
+                    seat.last_beat += now - tick
+            tick = now
+            if message is None:
+                self._check_beats(set(results))
+                continue
+            seat = self._seats[rank]
+            if message is GOODBYE:
+                self._fail([self._death(rank)])
+            seat.last_beat = now
+            kind = message[0]
+            if kind == "event":
+                self._event(seat, message[1], on_event)
+            elif kind == "gather":
+                turn = gathers.setdefault(message[1], {})
+                turn[rank] = message[2]
+                if len(turn) == self.world:
+                    values = [turn[r] for r in range(self.world)]
+                    for other in self._seats.values():
+                        other.link.send(("gathered", values))
+                    del gathers[message[1]]
+            elif kind == "result":
+                results[rank] = pickle.loads(message[1])
+            elif kind == "error":
+                self._fail([self._raised(rank, message[1])])
+            self._check_beats(set(results))
+        return [results[rank] for rank in range(self.world)]
+
+    def _event(self, seat: _Seat, event: Event, on_event: OnEvent | None) -> None:
+        if event.kind == "log":
+            seat.log.append(str(event.data.get("line", "")))
+        if on_event is not None:
+            on_event(event)
+
+    def _check_beats(self, done: set[int]) -> None:
+        now = time.monotonic()
+        for rank, seat in self._seats.items():
+            silence = now - seat.last_beat
+            if rank in done or silence < self._stall_seconds:
+                continue
+            if seat.hello.host_id == self._here:
+                if self._is_busy(seat):
+                    continue
+            elif silence < 3 * self._stall_seconds:
+                continue
+            cause = f"has stalled: no sign of life for {silence:.0f} s (stopped, or blocked outside of Python)."
+            self._fail([_Failure(rank, seat.hello.host, cause, "", TimeoutError(cause))])
+
+    def _is_busy(self, seat: _Seat) -> bool:
+        """A process of this host that is silent but computing (a long call that holds the GIL) is alive."""
+        try:
+            if not lives(seat.hello):
+                return False
+            process = psutil.Process(seat.hello.pid)
+            if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                return False
+            times = process.cpu_times()
+            now = time.monotonic()
+            if times.user + times.system > seat.cpu_spent or process.status() == psutil.STATUS_DISK_SLEEP:
+                seat.cpu_spent, seat.cpu_moved = times.user + times.system, now
+            return now - seat.cpu_moved < self._stall_seconds
+        except psutil.Error:
+            return False
+
+    def _death(self, rank: int) -> _Failure:
+        seat = self._seats[rank]
+        # The runtime learns of a death a moment after the connection breaks.
+        end = time.monotonic() + 2
+        reason = ""
+        while not reason and time.monotonic() < end:
+            reason = self.launcher.deaths().get(rank, "")
+            if not reason:
+                time.sleep(0.05)
+        cause = f"died: {reason or 'its process is gone'}."
+        return _Failure(rank, seat.hello.host, cause, "", ConnectionError(cause))
+
+    def _raised(self, rank: int, told: Mapping[str, Any]) -> _Failure:
+        cause = f"raised {told['type']}: {told['message']}"
+        error: BaseException
+        try:
+            error = pickle.loads(told["error"])
+        except Exception:
+            error = RuntimeError(f"{told['type']}: {told['message']}")
+        return _Failure(rank, self._seats[rank].hello.host, cause, told["traceback"], error)
+
+    def _fail(self, failures: list[_Failure]) -> None:
+        """Wait a moment for the other ranks' word, then raise one error that names the first cause."""
+        end = time.monotonic() + _GRACE_SECONDS
+        while (left := end - time.monotonic()) > 0 and len(failures) < self.world:
+            try:
+                rank, message = self._inbox.get(timeout=left)
+            except queue.Empty:
+                break
+            if any(failure.rank == rank for failure in failures):
+                continue
+            if message is GOODBYE:
+                failures.append(self._death(rank))
+            elif message[0] == "error":
+                failures.append(self._raised(rank, message[1]))
+            elif message[0] == "event" and message[1].kind == "log":
+                self._seats[rank].log.append(str(message[1].data.get("line", "")))
+        first = min(failures, key=lambda failure: failure.echo)
+        tail = self.launcher.tail(first.rank) or list(self._seats[first.rank].log)
+        raise WorkerError(
+            first.rank,
+            first.host,
+            first.cause,
+            remote_traceback=first.traceback,
+            log_tail=tail,
+            failures={failure.rank: failure.error for failure in failures},
+        ) from (first.error if first.traceback else None)
+
+    def _end(self, force: bool) -> None:
+        if self._door is None:
+            return
+        self._door.close()
+        self._door = None
+        if not force:
+            for seat in self._seats.values():
+                seat.link.send(("stop",))
+        # By force, the runtime ends the processes before the links close: a rank that lost its link would
+        # leave on its own, and the runtime would report that as a crash.
+        self.launcher.stop({rank: seat.hello for rank, seat in self._seats.items()}, 0.0 if force else 3.0)
+        for seat in self._seats.values():
+            seat.link.close(flush_seconds=0.05 if force else 2.0)
+            self.received_bytes += seat.link.received_bytes
+        self._seats.clear()
+        self.memory.clear()
+
+
+def driver_path() -> list[str]:
+    """The import path of this process, for ranks on the same file system."""
+    return [os.path.abspath(entry or ".") for entry in sys.path]

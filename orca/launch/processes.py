@@ -1,0 +1,57 @@
+"""Facts about processes of this host: whether a rank's still lives, how one ended, how to end one."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+
+import psutil
+
+from orca.launch.base import Hello
+
+
+def lives(hello: Hello) -> bool:
+    """Whether the very process that said hello is still there (its number may belong to another by now)."""
+    try:
+        process = psutil.Process(hello.pid)
+        return process.create_time() == hello.born and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def kill(hello: Hello) -> None:
+    """End the very process that said hello, if it is still there."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(hello.pid)
+        if process.create_time() == hello.born:
+            process.kill()
+
+
+def explain_exit(code: int) -> str:
+    """Say in words how a process ended, from its exit code (negative: a signal).
+
+    >>> explain_exit(-9)
+    'killed by SIGKILL (often the sign of too little memory)'
+    >>> explain_exit(3)
+    'exit code 3'
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (often the sign of too little memory)" if name == "SIGKILL" else ""
+    return f"killed by {name}{hint}"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, step: float = 0.02) -> bool:
+    """Poll a condition for at most `seconds`; return whether it came true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(step)
+    return True

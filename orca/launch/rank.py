@@ -1,0 +1,211 @@
+"""What runs inside every rank's process, whatever runtime started it: connect, obey calls, report, end."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import psutil
+import threadpoolctl
+
+from orca.launch.base import Event, Hello, Meeting, Rank
+from orca.launch.channel import GOODBYE, Link, connect, pack
+
+BEAT_SECONDS = 1.0
+_ORPHAN_EXIT = 70
+
+Prepare = Callable[["RankContext"], Mapping[str, Any]]
+
+
+def host_id() -> str:
+    """Name this host so that two ranks with the same name can share files and memory."""
+    override = os.environ.get("ORCA_HOST_ID")
+    if override:
+        return override
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    root = os.stat(os.environ.get("TMPDIR", "/tmp"))
+    return f"{os.uname().nodename}/{boot.read_text().strip() if boot.exists() else ''}/{root.st_dev}.{root.st_ino}"
+
+
+def usable_cpus() -> int:
+    """Count the cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+class RankContext:
+    """A rank's view of its gang: its place, its data, a way to report and a way to meet the other ranks."""
+
+    def __init__(self, place: Rank, link: Link) -> None:
+        self.place = place
+        self.sources: Mapping[str, Any] = {}
+        self.memory: dict[str, Any] = {}
+        """Kept between calls for as long as the process lives: process groups, replicas."""
+        self._link = link
+        self._gathered: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
+        self._turn = 0
+        self._closers: list[Callable[[], None]] = []
+
+    def emit(self, kind: str, **data: Any) -> None:
+        """Send an event to the driver."""
+        self._link.send(("event", Event(kind, self.place.rank, data)))
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return every rank's value, in rank order, on every rank. For small things: it goes by the driver."""
+        if self.place.world == 1:
+            return [value]
+        self._turn += 1
+        self._link.send(("gather", self._turn, pack(value)))
+        return [pickle.loads(blob) for blob in self._gathered.get()]
+
+    def at_exit(self, close: Callable[[], None]) -> None:
+        """Register something to be closed when the rank leaves the gang."""
+        self._closers.append(close)
+
+    def close(self) -> None:
+        for close in reversed(self._closers):
+            try:
+                close()
+            except Exception:
+                logging.getLogger("orca").exception("closing rank %d", self.place.rank)
+        self._closers.clear()
+        self.memory.clear()
+
+
+class _Tee(io.TextIOBase):
+    """Passes lines on to the old stream and, as log events, to the driver."""
+
+    def __init__(self, stream: TextIO, emit: Callable[[str], None], echo: bool) -> None:
+        self._stream = stream
+        self._echo = echo
+        self._emit = emit
+        self._rest = ""
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        if self._echo:
+            self._stream.write(text)
+        with self._lock:
+            *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if line.strip():
+                self._emit(line.split("\r")[-1])
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding or "utf-8"
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    """Turn an exception into something that always travels: text first, the object where it can."""
+    text = "".join(traceback.format_exception(error))
+    blob: bytes | None
+    try:
+        from tblib import pickling_support
+
+        pickling_support.install(error)
+        blob = pack(error)
+        pickle.loads(blob)
+    except Exception:
+        blob = None
+    return {"type": type(error).__name__, "message": str(error), "traceback": text, "error": blob}
+
+
+def _run(context: RankContext, task: bytes, sources: bytes, prepare: Prepare | None) -> tuple[str, Any]:
+    try:
+        fn, args = pickle.loads(task)
+        context.sources = prepare(context) if prepare is not None else pickle.loads(sources)
+        return "result", pack(fn(context, *args))
+    except BaseException as error:
+        return "error", _describe(error)
+    finally:
+        context.sources = {}
+
+
+def serve(
+    meeting: Meeting,
+    rank: int,
+    *,
+    path: list[str] | None = None,
+    prepare: Prepare | None = None,
+    echo: bool = True,
+) -> None:
+    """Join the driver's gang as `rank` and do what it says until it says stop or goes away.
+
+    `prepare` gives the call's sources where the runtime itself feeds them (Spark). Without `echo` what the
+    rank prints goes to the driver only, for runtimes whose workers write straight into the user's terminal.
+    """
+    for entry in path or []:
+        # Modules next to the user's script are pickled by name: make them importable here too.
+        if entry not in sys.path and os.path.isdir(entry or "."):
+            sys.path.append(entry)
+    me = psutil.Process()
+    connection = connect(
+        meeting,
+        lambda address: Hello(rank, os.uname().nodename, host_id(), address, me.pid, me.create_time(), usable_cpus()),
+    )
+    inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    stopping = threading.Event()
+    context: RankContext | None = None
+
+    def receive(message: Any) -> None:
+        if message is GOODBYE:
+            if not stopping.is_set():
+                # The driver is gone or has given this gang up. A rank may be deep inside a collective
+                # that never returns, so leaving the hard way is the only sure way.
+                os._exit(_ORPHAN_EXIT)
+            return
+        if message[0] == "gathered":
+            assert context is not None
+            context._gathered.put(message[1])
+        else:
+            inbox.put(message)
+
+    link = Link(connection, receive)
+    link.open()
+    kind, place = inbox.get()
+    assert kind == "welcome", kind
+    context = RankContext(place, link)
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = str(place.threads)
+    threadpoolctl.threadpool_limits(place.threads)
+
+    def beat() -> None:
+        while not stopping.wait(BEAT_SECONDS):
+            link.send(("beat",))
+
+    threading.Thread(target=beat, name="orca-beat", daemon=True).start()
+    # Looked up here, not at import: sys.stdout differs between a forked rank and a runtime's own worker.
+    streams = sys.stdout, sys.stderr
+    sys.stdout = _Tee(streams[0], lambda line: context.emit("log", line=line, stream="stdout"), echo)
+    sys.stderr = _Tee(streams[1], lambda line: context.emit("log", line=line, stream="stderr"), echo)
+    try:
+        while True:
+            message = inbox.get()
+            if message[0] == "stop":
+                break
+            outcome, payload = _run(context, message[1], message[2], prepare)
+            link.send((outcome, payload))
+    finally:
+        sys.stdout, sys.stderr = streams
+        stopping.set()
+        context.close()
+        link.close()

@@ -1,0 +1,208 @@
+"""Ranks as Ray actors, spread by a placement group that holds CPUs only while a call runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from orca.errors import ResourceError
+from orca.launch.base import Hello, Launcher, Meeting
+from orca.launch.gang import driver_path
+from orca.launch.processes import kill, lives, wait_until
+from orca.launch.rank import host_id, serve
+
+_RESERVE_SECONDS = 60.0
+_KILL_SECONDS = 4.0
+_IDLE_SECONDS = 5.0
+
+_held: dict[str, dict[str, Any]] = {}
+_arrived = threading.Condition()
+
+
+class _RankActor:
+    """The Ray side of one rank: serves the gang in one thread, takes object references in another."""
+
+    def serve(self, meeting: Meeting, rank: int, path: list[str]) -> None:
+        serve(meeting, rank, path=path)
+
+    def hold(self, ticket: str, parts: dict[str, Any]) -> None:
+        with _arrived:
+            _held[ticket] = parts
+            _arrived.notify_all()
+
+    def drop(self, ticket: str) -> None:
+        with _arrived:
+            _held.pop(ticket, None)
+
+
+class _Ticket:
+    """Stands for a source in the call's message; unpickled on the rank it is the list of shards itself.
+
+    The references go through Ray, which counts them, and not through our channel, where Ray would have
+    to pin the objects for ever.
+    """
+
+    def __init__(self, ticket: str, name: str) -> None:
+        self._ticket, self._name = ticket, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _redeem, (self._ticket, self._name)
+
+
+def _redeem(ticket: str, name: str) -> Any:
+    with _arrived:
+        if not _arrived.wait_for(lambda: ticket in _held, timeout=60):
+            raise TimeoutError("Ray did not deliver the data's references to this worker within 60 s.")
+        return _held[ticket][name]
+
+
+class RayLauncher(Launcher):
+    """Starts one actor per rank; a slot is a CPU of the Ray cluster."""
+
+    runtime = "ray"
+
+    def __init__(self) -> None:
+        import ray
+
+        self.bind = ray.util.get_node_ip_address()
+        self._actors: list[Any] = []
+        self._serving: list[Any] = []
+        self._nodes: list[str] = []
+        self._group: Any = None
+        self._ticket = ""
+        self._busy = False
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def slots(self) -> int:
+        import ray
+
+        return int(ray.cluster_resources().get("CPU", 0))
+
+    def advice(self, world: int) -> str:
+        return (
+            f"Use workers={self.slots()} or fewer, add nodes to the Ray cluster, or start a local one with "
+            f'init_orca_context(runtime="ray", cores={world}).'
+        )
+
+    def start(self, world: int, meeting: Meeting, sources: Mapping[str, Any]) -> None:
+        import ray
+        from ray.util import placement_group_table
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._reserve([{"CPU": 1.0}] * world)
+        nodes = placement_group_table(self._group)["bundles_to_node_id"]
+        self._nodes = [nodes[rank] for rank in range(world)]
+        actor = ray.remote(_RankActor)
+        for rank, node in enumerate(self._nodes):
+            # Actors hold no CPU themselves: an idle warm gang must not starve the user's own Ray work.
+            made = actor.options(
+                num_cpus=0,
+                max_restarts=0,
+                max_concurrency=2,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            ).remote()
+            self._actors.append(made)
+            self._serving.append(made.serve.remote(meeting, rank, driver_path()))
+
+    def begin(self, sources: Mapping[str, Any]) -> dict[str, Any]:
+        import ray
+
+        with self._lock:
+            self._busy = True
+        if self._group is None:
+            marks = {node["NodeID"]: f"node:{node['NodeManagerAddress']}" for node in ray.nodes()}
+            self._reserve([{"CPU": 1.0, marks[node]: 0.001} for node in self._nodes])
+        self._ticket = uuid.uuid4().hex
+        parts = {name: source.handles() for name, source in sources.items()}
+        for actor in self._actors:
+            actor.hold.remote(self._ticket, parts)
+        return {name: _Ticket(self._ticket, name) for name in sources}
+
+    def finish(self) -> None:
+        for actor in self._actors:
+            actor.drop.remote(self._ticket)
+        self._busy = False
+        # Ray needs up to a second to give back what was just freed: keep it for the next call, but not for long.
+        self._timer = threading.Timer(_IDLE_SECONDS, self.rest)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def rest(self) -> None:
+        with self._lock:
+            if not self._busy:
+                self._release()
+
+    def deaths(self) -> dict[int, str]:
+        import ray
+
+        gone: dict[int, str] = {}
+        ended, _ = ray.wait(self._serving, num_returns=len(self._serving), timeout=0) if self._serving else ([], [])
+        for ref in ended:
+            try:
+                ray.get(ref)
+                reason = "its actor ended early"
+            except ray.exceptions.RayActorError as error:
+                text = " ".join(str(error).split())
+                detail = text.partition("Worker exit detail:")[2] or text
+                reason = f"its Ray worker process was killed or has crashed ({detail[:200].strip()})"
+            except Exception as error:
+                reason = f"its actor raised {error}"
+            gone[self._serving.index(ref)] = reason
+        return gone
+
+    def stop(self, hellos: Mapping[int, Hello], patience: float) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):
+            ray.wait(self._serving, num_returns=len(self._serving), timeout=patience)
+        for actor in self._actors:
+            with contextlib.suppress(Exception):
+                ray.kill(actor, no_restart=True)
+        self._make_sure(hellos)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._release()
+        self._actors, self._serving, self._nodes = [], [], []
+
+    def _make_sure(self, hellos: Mapping[int, Hello]) -> None:
+        """A stopped process does not obey Ray's polite kill: send the signal from a task on its own node."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = host_id()
+
+        def left() -> list[tuple[int, Hello]]:
+            return [(r, h) for r, h in hellos.items() if h.host_id != here or lives(h)]
+
+        if wait_until(lambda: not left(), 1.0):
+            return
+        tasks = []
+        for rank, hello in left():
+            where = NodeAffinitySchedulingStrategy(self._nodes[rank], soft=True)
+            task = ray.remote(kill).options(num_cpus=0, scheduling_strategy=where)
+            tasks.append(task.remote(hello))
+        with contextlib.suppress(Exception):
+            ray.wait(tasks, num_returns=len(tasks), timeout=_KILL_SECONDS)
+
+    def _reserve(self, bundles: list[dict[str, float]]) -> None:
+        from ray.util import placement_group
+
+        self._group = placement_group(bundles, strategy="PACK")
+        if not self._group.wait(_RESERVE_SECONDS):
+            self._release()
+            raise ResourceError(
+                f"Ray has {self.slots()} CPUs but did not free {len(bundles)} of them within "
+                f"{_RESERVE_SECONDS:.0f} s: other work holds them. Wait for it, or use fewer workers."
+            )
+
+    def _release(self) -> None:
+        from ray.util import remove_placement_group
+
+        if self._group is not None:
+            with contextlib.suppress(Exception):
+                remove_placement_group(self._group)
+            self._group = None

@@ -1,0 +1,1 @@
+"""Where shards lie: one file per engine, each with the same few verbs."""

@@ -1,0 +1,154 @@
+"""Brings every shard of a source to every host of a gang: one copy per host, mapped by all its ranks.
+
+Each rank starts with some packed shards of its own. It writes them to files, tells the others where they
+are, fetches what lies on another host from the rank that has it, and maps all of them. The files are
+unlinked as soon as every rank of the host has mapped them, so a rank that dies later leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection as mpc
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from typing import Any
+
+from orca.launch.rank import RankContext, host_id
+from orca.shards.packing import read_file, write_pieces
+from orca.shards.store import new_path, scratch
+from orca.shards.tree import row_count
+
+_CHUNK = 8 << 20
+
+
+def spool_prefix(token: str) -> str:
+    """The prefix of the temporary folders of one call."""
+    return f"orca-spool-{token}-"
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """Where one packed shard lies."""
+
+    source: str
+    index: int
+    path: str
+    host: str
+    door: tuple[str, int]
+    key: bytes
+
+
+class MappedShard:
+    """A shard that this process has mapped already."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self.rows = row_count(data)
+
+    def load(self) -> Any:
+        return self._data
+
+
+def spool(
+    context: RankContext, records: Iterable[tuple[str, int, bytes]], token: str, names: Sequence[str]
+) -> dict[str, list[MappedShard]]:
+    """Exchange the ranks' packed shards; return, by source, all shards in order."""
+    here = host_id()
+    folder = scratch(spool_prefix(token))
+    try:
+        own: list[tuple[str, int, str]] = []
+        for name, index, blob in records:
+            if name:
+                path = new_path(str(folder.path))
+                write_pieces(path, iter([blob]))
+                own.append((name, index, path))
+        counter = _Counter(context.place.address, [path for _, _, path in own])
+        try:
+            mine = [_Parcel(name, index, path, here, counter.door, counter.key) for name, index, path in own]
+            parcels = [parcel for share in context.allgather(mine) for parcel in share]
+            fetched = _fetch_share(context, here, parcels, str(folder.path))
+            at_home = {
+                (parcel.source, parcel.index): parcel.path
+                for share in context.allgather(fetched + mine)
+                for parcel in share
+                if parcel.host == here
+            }
+        finally:
+            counter.close()
+        found: dict[str, list[MappedShard]] = {}
+        for name in names:
+            indices = sorted(index for source, index in at_home if source == name)
+            found[name] = [MappedShard(read_file(at_home[name, index])) for index in indices]
+        context.allgather(None)
+        return found
+    finally:
+        folder.remove()
+
+
+def _fetch_share(context: RankContext, here: str, parcels: list[_Parcel], folder: str) -> list[_Parcel]:
+    """Fetch this rank's part of what its host lacks; the ranks of one host divide the work."""
+    place = context.place
+    wanted = [parcel for parcel in parcels if parcel.host != here]
+    fetched = []
+    for parcel in wanted[place.local_rank :: place.local_world]:
+        path = new_path(folder)
+        with mpc.Client(parcel.door, authkey=parcel.key) as peer:
+            peer.send(parcel.path)
+            write_pieces(path, _until_empty(peer))
+        fetched.append(_Parcel(parcel.source, parcel.index, path, here, parcel.door, parcel.key))
+    return fetched
+
+
+def _until_empty(peer: Any) -> Iterator[bytes]:
+    while chunk := peer.recv_bytes():
+        yield chunk
+
+
+class _Counter:
+    """Hands out this rank's own files, and no others, to ranks that know the key."""
+
+    def __init__(self, address: str, paths: list[str]) -> None:
+        self.key = secrets.token_bytes(32)
+        self._paths = set(paths)
+        self._listener = mpc.Listener((address, 0), family="AF_INET", backlog=64)
+        self.door: tuple[str, int] = (str(self._listener.address[0]), int(self._listener.address[1]))
+        self._open = True
+        self._thread = threading.Thread(target=self._accept, name="orca-counter", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._open = False
+        try:
+            mpc.Client(self.door).close()  # wakes the accept
+        except OSError:
+            pass
+        self._thread.join(2)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while self._open:
+            try:
+                peer = self._listener.accept()
+            except OSError:
+                continue
+            if self._open:
+                threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+            else:
+                peer.close()
+
+    def _serve(self, peer: Any) -> None:
+        with peer:
+            try:
+                mpc.deliver_challenge(peer, self.key)
+                mpc.answer_challenge(peer, self.key)
+                path = peer.recv()
+                if path not in self._paths:
+                    return
+                with open(path, "rb") as file:
+                    while chunk := file.read(_CHUNK):
+                        peer.send_bytes(chunk)
+                peer.send_bytes(b"")
+            except (OSError, EOFError, AuthenticationError):
+                return

@@ -1,0 +1,161 @@
+"""The feed: turns a list of shards into the batches of one rank.
+
+Order. An epoch's global order is a permutation of all rows drawn from (seed, epoch) alone, or the rows as
+they are with ``shuffle=False``. Step k takes the next `batch_size` rows of it, and each rank takes an even
+share of those: with n rows and w ranks the first n % w ranks take one row more. So neither the shards nor
+the number of ranks changes which rows meet in a step, and (seed, epoch, step) is all it takes to resume.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orca.shards.tree import row_count, take_rows, tree_map
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """Consecutive rows of one shard."""
+
+    shard: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's share of one step.
+
+    `total` is the number of rows of the step over all ranks. A rank without a row of its own in a short
+    step still has to take part in the collectives: it gets the step's rows with ``filler=True``, to be
+    computed and counted with weight zero.
+    """
+
+    data: Any
+    rows: int
+    total: int
+    filler: bool = False
+
+
+def share(rows: int, rank: int, world: int) -> tuple[int, int]:
+    """The even share of a rank, the larger shares first.
+
+    >>> [share(5, rank, 3) for rank in range(3)]
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    quotient, rest = divmod(rows, world)
+    start = rank * quotient + min(rank, rest)
+    return start, start + quotient + (rank < rest)
+
+
+def cut(sizes: Sequence[int], start: int, stop: int) -> list[RowRange]:
+    """Find which ranges of which shards hold the global rows start..stop.
+
+    >>> cut([3, 0, 4], 2, 5)
+    [RowRange(shard=0, start=2, stop=3), RowRange(shard=2, start=0, stop=2)]
+    """
+    ranges = []
+    offset = 0
+    for index, size in enumerate(sizes):
+        low, high = max(start, offset), min(stop, offset + size)
+        if low < high:
+            ranges.append(RowRange(index, low - offset, high - offset))
+        offset += size
+    return ranges
+
+
+class Rows:
+    """All shards of a source, opened, with rows numbered through from 0."""
+
+    def __init__(self, handles: Sequence[Any]) -> None:
+        shards = [handle.load() for handle in handles]
+        sizes = [row_count(shard) for shard in shards]
+        self._empty = shards[0] if shards else None
+        self._shards = [shard for shard, size in zip(shards, sizes, strict=True) if size]
+        self._sizes = [size for size in sizes if size]
+        self._starts = np.cumsum([0, *self._sizes])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def slice(self, start: int, stop: int) -> Any:
+        """Consecutive rows: a view within one shard, one copy across shards."""
+        parts = [
+            take_rows(self._shards[found.shard], found.start, found.stop) for found in cut(self._sizes, start, stop)
+        ]
+        if not parts:
+            return take_rows(self._empty, 0, 0)
+        return parts[0] if len(parts) == 1 else tree_map(lambda *leaves: np.concatenate(leaves), *parts)
+
+    def take(self, index: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+        """Any rows, gathered with one copy."""
+        if len(self._shards) == 1:
+            return tree_map(lambda leaf: leaf.take(index, axis=0), self._shards[0])
+        order = np.argsort(index, kind="stable")
+        ordered = index[order]
+        borders = np.searchsorted(ordered, self._starts)
+        groups = [
+            (shard, order[low:high], ordered[low:high] - self._starts[shard])
+            for shard, (low, high) in enumerate(itertools.pairwise(borders))
+            if low < high
+        ]
+
+        def gather(*leaves: Any) -> Any:
+            out = np.empty((len(index), *leaves[0].shape[1:]), leaves[0].dtype)
+            for shard, places, rows in groups:
+                out[places] = leaves[shard].take(rows, axis=0)
+            return out
+
+        return tree_map(gather, *self._shards)
+
+
+class Feed:
+    """The batches of one rank, epoch by epoch.
+
+    >>> feed = Feed(Rows([_Given(np.arange(10))]), rank=0, world=2, batch_size=4, shuffle=False)
+    >>> [batch.data.tolist() for batch in feed.epoch(0)]
+    [[0, 1], [4, 5], [8]]
+    """
+
+    def __init__(
+        self, rows: Rows, *, rank: int, world: int, batch_size: int, seed: int = 0, shuffle: bool = True
+    ) -> None:
+        self.rows = rows
+        self.batch_size = batch_size
+        self._rank, self._world = rank, world
+        self._seed, self._shuffle = seed, shuffle
+
+    @property
+    def steps(self) -> int:
+        """Steps of one epoch; the same on every rank."""
+        return -(-len(self.rows) // self.batch_size)
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """Yield this rank's batches of an epoch, from `first_step` on."""
+        count = len(self.rows)
+        order = np.random.default_rng([self._seed, epoch]).permutation(count) if self._shuffle else None
+        for start in range(first_step * self.batch_size, count, self.batch_size):
+            total = min(self.batch_size, count - start)
+            low, high = share(total, self._rank, self._world)
+            filler = low == high
+            if filler:
+                low, high = 0, total
+            low, high = start + low, start + high
+            data = self.rows.slice(low, high) if order is None else self.rows.take(order[low:high])
+            yield Batch(data, 0 if filler else high - low, total, filler)
+
+
+class _Given:
+    """Data that is already in this process, as a handle."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self.rows = row_count(data)
+
+    def load(self) -> Any:
+        return self._data

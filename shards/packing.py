@@ -1,0 +1,109 @@
+"""Any object as one blob or file: a pickle, and its large buffers beside it, aligned, ready to be mapped.
+
+Layout: ``magic, number of buffers, length of pickle, (offset, length) per buffer, pickle, buffers``, every
+buffer on a 64-byte border. Reading maps the file; arrays are views into the map, so all processes of a
+host share one copy and the page cache decides what is in memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+
+_MAGIC = b"ORCASHR1"
+_ALIGN = 64
+
+
+def _aligned(position: int) -> int:
+    return -(-position // _ALIGN) * _ALIGN
+
+
+def pieces(shard: Any) -> Iterator[bytes | memoryview]:
+    """Yield the blob's consecutive pieces; the large ones are the object's own memory, not copies."""
+    buffers: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < 4096:
+            return True
+        buffers.append(view)
+        return False
+
+    body = cloudpickle.dumps(shard, protocol=5, buffer_callback=keep)
+    head_size = len(_MAGIC) + 16 + 16 * len(buffers)
+    position = head_size + len(body)
+    table = []
+    for view in buffers:
+        start = _aligned(position)
+        table.append((start, view.nbytes))
+        position = start + view.nbytes
+    head = _MAGIC + struct.pack("<QQ", len(buffers), len(body))
+    yield head + b"".join(struct.pack("<QQ", *entry) for entry in table) + body
+    position = head_size + len(body)
+    for view, (start, length) in zip(buffers, table, strict=True):
+        if start > position:
+            yield bytes(start - position)
+        yield view
+        position = start + length
+
+
+def pack(shard: Any) -> bytes:
+    """Return the object as one blob.
+
+    >>> unpack(pack({"x": [1, 2]}))
+    {'x': [1, 2]}
+    """
+    return b"".join(pieces(shard))
+
+
+def unpack(blob: bytes | memoryview | mmap.mmap) -> Any:
+    """Rebuild the object; its buffers are views into `blob`."""
+    view = memoryview(blob)
+    if bytes(view[: len(_MAGIC)]) != _MAGIC:
+        raise ValueError("this is not a shard written by Orca, or it is damaged")
+    count, body_length = struct.unpack_from("<QQ", view, len(_MAGIC))
+    table_start = len(_MAGIC) + 16
+    body_start = table_start + 16 * count
+    buffers = []
+    for index in range(count):
+        start, length = struct.unpack_from("<QQ", view, table_start + 16 * index)
+        buffers.append(view[start : start + length])
+    return pickle.loads(view[body_start : body_start + body_length], buffers=buffers)
+
+
+def write_file(path: str, shard: Any) -> int:
+    """Write the object to a file and return its size in bytes."""
+    return write_pieces(path, pieces(shard))
+
+
+def write_pieces(path: str, parts: Iterator[bytes | memoryview]) -> int:
+    size = 0
+    try:
+        with open(path, "wb", buffering=0) as file:
+            for part in parts:
+                view = memoryview(part).cast("B")
+                while view.nbytes:
+                    written = file.write(view)
+                    assert written
+                    size += written
+                    view = view[written:]
+    except BaseException:
+        if os.path.exists(path):
+            os.unlink(path)
+        raise
+    return size
+
+
+def read_file(path: str) -> Any:
+    """Map a file and rebuild the object in it. Writing to its arrays changes neither file nor other readers."""
+    with open(path, "rb") as file:
+        # A private map: pages are shared until somebody writes to them, and arrays count as writable,
+        # which is what torch.from_numpy wants to see.
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return unpack(mapped)

@@ -1,0 +1,39 @@
+"""One rank of the check that a Horovod build works: reduce a tensor with the other ranks and compare."""
+
+from __future__ import annotations
+
+import sys
+
+
+def reduce_with_torch() -> tuple[int, int, list[float]]:
+    """Sum [rank + 1, 10] over the ranks with `horovod.torch`."""
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    total = hvd.allreduce(torch.tensor([hvd.rank() + 1.0, 10.0]), op=hvd.Sum)
+    return hvd.rank(), hvd.size(), total.tolist()
+
+
+def reduce_with_tensorflow() -> tuple[int, int, list[float]]:
+    """Sum [rank + 1, 10] over the ranks with `horovod.tensorflow`."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.init()
+    total = hvd.allreduce(tf.constant([hvd.rank() + 1.0, 10.0]), op=hvd.Sum)
+    return hvd.rank(), hvd.size(), total.numpy().tolist()
+
+
+def main() -> None:
+    """Reduce once with the framework that was named; fail if the ranks were alone or the sum is wrong."""
+    framework = sys.argv[1]
+    rank, size, total = {"torch": reduce_with_torch, "tensorflow": reduce_with_tensorflow}[framework]()
+    expected = [size * (size + 1) / 2, 10.0 * size]
+    print(f"{framework}: rank {rank} of {size} has {total}, expected {expected}", flush=True)
+    if size < 2 or total != expected:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
