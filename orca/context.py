@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orca.errors import ArgumentError, OrcaError, suggest
-from orca.launch.rank import usable_cpus
+from orca.machine import usable_cpus
 
 if TYPE_CHECKING:
     from orca.launch.base import Launcher
@@ -42,9 +42,29 @@ class Context:
         self.cores = cores
         self.asked = asked
         self.spark: Any = None
-        self.engine: Engine
+        self._engine: Engine | None = None
         self._end: Callable[[], None] = lambda: None
         self._gangs: dict[tuple[int, tuple[str, ...]], Gang] = {}
+
+    @property
+    def engine(self) -> Engine:
+        """Where this context keeps shards; made on first use, so that starting costs no import."""
+        if self._engine is None:
+            self._engine = self._make_engine()
+        return self._engine
+
+    def _make_engine(self) -> Engine:
+        if self.runtime == "ray":
+            from orca.shards.engines.ray import RayEngine
+
+            return RayEngine(self.rest)
+        if self.runtime == "spark":
+            from orca.shards.engines.spark import SparkEngine
+
+            return SparkEngine(self.spark)
+        from orca.shards.engines.local import LocalEngine
+
+        return LocalEngine(self.gang, self.cores)
 
     def launcher(self, preload: tuple[str, ...] = ()) -> Launcher:
         """A new launcher for this runtime."""
@@ -193,15 +213,13 @@ def _start(
 ) -> Context:
     if runtime == "ray":
         from orca.runtimes import start_ray
-        from orca.shards.engines.ray import RayEngine
 
         cpus, end = start_ray(cores, memory, dict(conf))
         context = Context(runtime, cpus, asked)
-        context.engine, context._end = RayEngine(context.rest), end
+        context._end = end
         return context
     if runtime == "spark":
         from orca.runtimes import start_spark
-        from orca.shards.engines.spark import SparkEngine
 
         settings = dict(conf)
         master = settings.pop("master", None) or _MASTERS.get(cluster_mode, cluster_mode)
@@ -211,18 +229,14 @@ def _start(
             raise ArgumentError(f'cluster_mode={cluster_mode!r} needs master="{master}".')
         session, end = start_spark(master, cores, memory, num_nodes, settings)
         context = Context(runtime, int(session.sparkContext.defaultParallelism), asked)
-        context.spark, context.engine, context._end = session, SparkEngine(session), end
+        context.spark, context._end = session, end
         return context
     if conf:
         raise ArgumentError(
             f"init_orca_context does not know {', '.join(f'{key}=' for key in conf)} for the local runtime. "
             'Did you mean runtime="ray" or runtime="spark"?'
         )
-    from orca.shards.engines.local import LocalEngine
-
-    context = Context(runtime, cores or usable_cpus(), asked)
-    context.engine = LocalEngine(context.gang, context.cores)
-    return context
+    return Context(runtime, cores or usable_cpus(), asked)
 
 
 def current() -> Context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import pickle
 from collections.abc import Iterable, Mapping
 
 
@@ -79,11 +80,23 @@ class WorkerError(OrcaError, RuntimeError):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions pickle by their positional args; keyword fields have to be carried by hand.
+        # Exceptions pickle by their positional args; keyword fields have to be carried by hand. A user's own
+        # exception that cannot be pickled goes as its text, so that this error always can.
+        failures = {
+            rank: error if _travels(error) else RuntimeError(repr(error)) for rank, error in self.failures.items()
+        }
         return (
             _rebuild_worker_error,
-            (self.rank, self.host, self.cause, self.remote_traceback, self.log_tail, self.failures),
+            (self.rank, self.host, self.cause, self.remote_traceback, self.log_tail, failures),
         )
+
+
+def _travels(error: BaseException) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return False
+    return True
 
 
 def _rebuild_worker_error(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from orca import checkpoint
@@ -109,11 +110,14 @@ class Estimator:
             )
         context = current()
         gang = self._gang(context)
-        sources = {"train": to_shards(data, y, context.engine)}
-        if validation_data is not None:
-            sources["validation"] = to_shards(validation_data, None, context.engine, argument="validation_data")
         plan = FitPlan(self.epoch, epochs, batch_size, shuffle, validation_data is not None)
-        with Progress(self.epoch + epochs, progress) as show:
+        with ExitStack() as stack:
+            sources = {"train": stack.enter_context(_borrowed(data, y, context))}
+            if validation_data is not None:
+                sources["validation"] = stack.enter_context(
+                    _borrowed(validation_data, None, context, "validation_data")
+                )
+            show = stack.enter_context(Progress(self.epoch + epochs, progress))
             results = gang.call(fit_on_rank, self._job(gang), plan, sources=sources, on_event=show)
         records, self._state = results[0]
         self._version += 1
@@ -127,8 +131,8 @@ class Estimator:
         _check_count("batch_size", batch_size)
         context = current()
         gang = self._gang(context)
-        sources = {"data": to_shards(data, y, context.engine)}
-        results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources=sources)
+        with _borrowed(data, y, context) as shards:
+            results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources={"data": shards})
         if gang.running:
             gang.memory["replica"] = (self._owner, self._version)
         return dict(results[0])
@@ -212,6 +216,17 @@ class Estimator:
 
     def __repr__(self) -> str:
         return f"<Estimator: {self.backend.framework}, backend {self.backend.name}, {self.workers} workers>"
+
+
+@contextmanager
+def _borrowed(data: Any, y: Any, context: Context, argument: str = "data") -> Iterator[XShards]:
+    """The data as shards; what had to be copied for this call is freed after it, also if it fails."""
+    shards = to_shards(data, y, context.engine, argument=argument)
+    try:
+        yield shards
+    finally:
+        if shards is not data:
+            shards.free()
 
 
 def _check_count(name: str, value: Any) -> None:

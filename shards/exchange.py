@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from typing import Any
 
-from orca.launch.rank import RankContext, host_id
+from orca.launch.rank import RankContext
+from orca.machine import host_id
+from orca.scratch import scratch
 from orca.shards.packing import read_file, write_pieces
-from orca.shards.store import new_path, scratch
+from orca.shards.store import new_path
 from orca.shards.tree import row_count
 
 _CHUNK = 8 << 20

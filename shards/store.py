@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import itertools
 import os
-import shutil
-import tempfile
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from orca.scratch import Scratch, scratch
 from orca.shards.packing import read_file, write_file
 from orca.shards.tree import row_count
 
@@ -27,11 +24,15 @@ class FileShard:
     def __init__(self, path: str, rows: int, owner: bool = True) -> None:
         self.path = path
         self.rows = rows
-        if owner:
-            weakref.finalize(self, _remove, path, os.getpid())
+        self._finalizer = weakref.finalize(self, _remove, path, os.getpid()) if owner else None
 
     def load(self) -> Any:
         return read_file(self.path)
+
+    def free(self) -> None:
+        """Remove the file now; processes that have mapped it keep their view."""
+        if self._finalizer is not None:
+            self._finalizer()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileShard, (self.path, self.rows, False)
@@ -43,41 +44,11 @@ def _remove(path: str, pid: int) -> None:
         Path(path).unlink(missing_ok=True)
 
 
-@dataclass
-class Scratch:
-    """A folder that is locked for as long as its process lives, so that others can tell it from a left one."""
-
-    path: Path
-    lock: TextIO
-    pid: int
-
-    def remove(self) -> None:
-        if self.pid == os.getpid():
-            shutil.rmtree(self.path, ignore_errors=True)
-            self.lock.close()
-
-
-def scratch(prefix: str = _PREFIX) -> Scratch:
-    """Make a locked folder, and remove those of the same prefix whose process was killed."""
-    for left in Path(tempfile.gettempdir()).glob(prefix + "*"):
-        try:
-            with open(left / "lock") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
-        except OSError:
-            continue
-    made = Path(tempfile.mkdtemp(prefix=".orca-new-"))
-    # The folder gets its real name only with the lock held, so that no sweep can find it unlocked.
-    lock = open(made / "lock", "w")  # noqa: SIM115
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return Scratch(made.rename(made.with_name(prefix + made.name.rpartition("-")[2])), lock, os.getpid())
-
-
 def folder() -> Path:
     """The folder of this process's shard files, made on first use and removed at exit."""
     global _folder
     if _folder is None or _folder.pid != os.getpid():
-        _folder = scratch()
+        _folder = scratch(_PREFIX)
     return _folder.path
 
 

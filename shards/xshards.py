@@ -101,6 +101,10 @@ class XShards:
             return self
         return XShards(engine, engine.put(self.collect()))
 
+    def free(self) -> None:
+        """Give the shards up at once instead of with the last reference."""
+        self._engine.free(self._parts)
+
     def handles(self) -> Any:
         """What a rank needs to open the shards."""
         return self._engine.handles(self.parts)

@@ -192,7 +192,7 @@ def _compiled_share(log: Path) -> str:
     """How far make is, from the last `[ 45%]` in the log's tail."""
     with log.open("rb") as written:
         written.seek(max(0, log.stat().st_size - 200_000))
-        shares = re.findall(rb"^\[ *(\d+)%\]", written.read(), re.MULTILINE)
+        shares = re.findall(rb"^ *\[ *(\d+)%\]", written.read(), re.MULTILINE)
     return f"{int(shares[-1])} %" if shares else "configuring"
 
 

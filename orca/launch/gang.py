@@ -19,11 +19,12 @@ from orca.errors import NotPicklableError, ResourceError, WorkerError
 from orca.launch.base import Event, Hello, Launcher, Rank
 from orca.launch.channel import GOODBYE, Door, Link, pack
 from orca.launch.processes import lives
-from orca.launch.rank import host_id
+from orca.machine import host_id
 
 OnEvent = Callable[[Event], None]
 
 _GRACE_SECONDS = 0.7
+_STOPPED_SECONDS = 4.0
 _LOG_LINES = 20
 _CONNECTION_WORDS = ("connection closed", "connection reset", "gloo", "broken pipe", "timed out", "peer")
 
@@ -239,31 +240,28 @@ class Gang:
         now = time.monotonic()
         for rank, seat in self._seats.items():
             silence = now - seat.last_beat
-            if rank in done or silence < self._stall_seconds:
-                continue
-            if seat.hello.host_id == self._here:
-                if self._is_busy(seat):
-                    continue
-            elif silence < 3 * self._stall_seconds:
+            if rank in done or silence < _STOPPED_SECONDS or not self._is_stalled(seat, silence):
                 continue
             cause = f"has stalled: no sign of life for {silence:.0f} s (stopped, or blocked outside of Python)."
             self._fail([_Failure(rank, seat.hello.host, cause, "", TimeoutError(cause))])
 
-    def _is_busy(self, seat: _Seat) -> bool:
-        """A process of this host that is silent but computing (a long call that holds the GIL) is alive."""
+    def _is_stalled(self, seat: _Seat, silence: float) -> bool:
+        """Tell a rank that will not come back from one that is only busy in a long call that holds the GIL."""
+        if seat.hello.host_id != self._here:
+            return silence > 3 * self._stall_seconds
         try:
             if not lives(seat.hello):
-                return False
+                return silence > self._stall_seconds
             process = psutil.Process(seat.hello.pid)
-            if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-                return False
+            if process.status() == psutil.STATUS_STOPPED:
+                return True
             times = process.cpu_times()
             now = time.monotonic()
             if times.user + times.system > seat.cpu_spent or process.status() == psutil.STATUS_DISK_SLEEP:
                 seat.cpu_spent, seat.cpu_moved = times.user + times.system, now
-            return now - seat.cpu_moved < self._stall_seconds
+            return silence > self._stall_seconds and now - seat.cpu_moved > self._stall_seconds
         except psutil.Error:
-            return False
+            return silence > self._stall_seconds
 
     def _death(self, rank: int) -> _Failure:
         seat = self._seats[rank]

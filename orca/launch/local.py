@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +15,8 @@ from typing import Any
 from orca.launch.base import Hello, Launcher, Meeting
 from orca.launch.gang import driver_path
 from orca.launch.processes import explain_exit, wait_until
-from orca.launch.rank import usable_cpus
+from orca.machine import usable_cpus
+from orca.scratch import Scratch, scratch
 
 _KILL_SECONDS = 5.0
 _TAIL_LINES = 20
@@ -101,9 +99,8 @@ def nursery(preload: tuple[str, ...]) -> Nursery:
     return found
 
 
-@atexit.register
 def close_nurseries() -> None:
-    """End all zygotes; called when the context stops and when the interpreter ends."""
+    """End all zygotes; called when the context stops. At the driver's end they leave by themselves."""
     while _nurseries:
         _nurseries.popitem()[1].close()
 
@@ -118,7 +115,7 @@ class LocalLauncher(Launcher):
         self._preload = preload
         self._nursery: Nursery | None = None
         self._names: dict[int, str] = {}
-        self._folder: Path | None = None
+        self._folder: Scratch | None = None
 
     def slots(self) -> int:
         return self._cores
@@ -131,17 +128,17 @@ class LocalLauncher(Launcher):
 
     def start(self, world: int, meeting: Meeting, sources: Mapping[str, Any]) -> None:
         self._nursery = nursery(self._preload)
-        self._folder = Path(tempfile.mkdtemp(prefix="orca-gang-"))
+        self._folder = scratch("orca-gang-")
         environment = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS",)}
         for rank in range(world):
             # A nursery serves many gangs: a rank's name is unique to this one.
-            name = f"{self._folder.name}/{rank}"
+            name = f"{self._folder.path.name}/{rank}"
             self._names[rank] = name
             self._nursery.fork(
                 {
                     "rank": rank,
                     "name": name,
-                    "log": str(self._folder / f"rank-{rank}.log"),
+                    "log": str(self._folder.path / f"rank-{rank}.log"),
                     "env": environment,
                     "cwd": os.getcwd(),
                     "host": meeting.host,
@@ -167,7 +164,7 @@ class LocalLauncher(Launcher):
         if self._folder is None:
             return []
         try:
-            text = (self._folder / f"rank-{rank}.log").read_text(errors="replace")
+            text = (self._folder.path / f"rank-{rank}.log").read_text(errors="replace")
         except OSError:
             return []
         return text.splitlines()[-_TAIL_LINES:]
@@ -188,6 +185,6 @@ class LocalLauncher(Launcher):
                             house.kill(pid)
                 wait_until(all_gone, _KILL_SECONDS)
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
         self._names.clear()
         self._nursery = self._folder = None

@@ -11,7 +11,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import psutil
@@ -19,26 +18,12 @@ import threadpoolctl
 
 from orca.launch.base import Event, Hello, Meeting, Rank
 from orca.launch.channel import GOODBYE, Link, connect, pack
+from orca.machine import host_id, usable_cpus
 
 BEAT_SECONDS = 1.0
 _ORPHAN_EXIT = 70
 
 Prepare = Callable[["RankContext"], Mapping[str, Any]]
-
-
-def host_id() -> str:
-    """Name this host so that two ranks with the same name can share files and memory."""
-    override = os.environ.get("ORCA_HOST_ID")
-    if override:
-        return override
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    root = os.stat(os.environ.get("TMPDIR", "/tmp"))
-    return f"{os.uname().nodename}/{boot.read_text().strip() if boot.exists() else ''}/{root.st_dev}.{root.st_ino}"
-
-
-def usable_cpus() -> int:
-    """Count the cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 class RankContext:

@@ -13,7 +13,8 @@ from typing import Any
 from orca.launch.base import Hello, Launcher, Meeting
 from orca.launch.gang import driver_path
 from orca.launch.processes import kill
-from orca.launch.rank import host_id, serve
+from orca.launch.rank import serve
+from orca.machine import host_id
 from orca.shards.exchange import spool, spool_prefix
 
 _REGISTER_SECONDS = 15.0

@@ -52,6 +52,8 @@ def main() -> None:
         if not received:
             for child in children:
                 os.kill(child, signal.SIGKILL)
+            for child in children:
+                os.waitpid(child, 0)
             return
         *lines, pending = (pending + received).split(b"\n")
         for line in lines:

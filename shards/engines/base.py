@@ -36,6 +36,9 @@ class Engine(ABC):
     def count(self, parts: Any) -> int:
         """Number of shards."""
 
+    def free(self, parts: Any) -> None:
+        """Give the shards up at once, even if somebody still holds the parts (a traceback, a notebook)."""
+
     def handles(self, parts: Any) -> Any:
         """What a rank needs to open the shards."""
         return parts

@@ -53,3 +53,7 @@ class LocalEngine(Engine):
 
     def count(self, parts: list[store.FileShard]) -> int:
         return len(parts)
+
+    def free(self, parts: list[store.FileShard]) -> None:
+        for part in parts:
+            part.free()

@@ -76,3 +76,6 @@ class RayEngine(Engine):
 
     def count(self, parts: list[RayShard]) -> int:
         return len(parts)
+
+    def free(self, parts: list[RayShard]) -> None:
+        parts.clear()

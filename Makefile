@@ -1,0 +1,54 @@
+# Set-up, tests and builds: `make help` lists the targets.
+# PYTHON is the interpreter that .venv is made from; ARGS goes to the program that a target runs.
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format docs bench wheel clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo:  ## make a small environment and train a model in it
+	@$(PYTHON) tools/environment.py demo
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+test:  ## make the full environment, then check style, types and behaviour (ARGS go to pytest)
+	@$(PYTHON) tools/environment.py full
+	@$(MAKE) --no-print-directory lint
+	@echo "==> pytest"
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(BIN)/pytest  ## the tests that need no Ray, Spark or Horovod, in under two minutes
+	@echo "==> pytest, fast part"
+	@$(BIN)/python -m pytest -m "not ray and not spark and not horovod and not slow" $(ARGS)
+
+lint: $(BIN)/ruff $(BIN)/mypy  ## ruff check, ruff format --check and mypy
+	@echo "==> ruff check"
+	@$(BIN)/ruff check
+	@echo "==> ruff format --check"
+	@$(BIN)/ruff format --check
+	@echo "==> mypy"
+	@$(BIN)/mypy
+
+format: $(BIN)/ruff  ## sort imports and format the code
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+docs: $(BIN)/sphinx-build  ## build the documentation into docs/_build/html
+	@$(BIN)/sphinx-build -W docs docs/_build/html $(ARGS)
+
+bench: $(BIN)/ray  ## run the benchmarks (ARGS go to benchmarks/run.py)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+wheel: $(BIN)/pyproject-build  ## build the wheel and the source archive into dist/
+	@$(BIN)/python -m build $(ARGS)
+
+clean:  ## remove .venv, builds and caches
+	@$(PYTHON) tools/environment.py clean
+
+# A program that .venv lacks comes with the full environment.
+$(BIN)/%:
+	@$(PYTHON) tools/environment.py full

@@ -1,0 +1,61 @@
+"""Small models and a plain single-process training loop to compare every backend with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+Array = np.ndarray[Any, Any]
+
+
+def make_data(rows: int, seed: int = 0) -> tuple[Array, Array]:
+    """Two classes that a small network can learn, as float32 and int64."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 6)).astype("float32")
+    y = (x[:, 0] * x[:, 1] + x[:, 2] > 0).astype("int64")
+    return x, y
+
+
+def model_creator(config: dict[str, Any]) -> nn.Module:
+    """A network without anything that depends on how rows are grouped (no batch norm, no dropout)."""
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def optimizer_creator(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+
+
+def global_order(rows: int, seed: int, epoch: int, shuffle: bool) -> Array:
+    """The documented order of an epoch."""
+    if not shuffle:
+        return np.arange(rows)
+    return np.random.default_rng([seed, epoch]).permutation(rows)
+
+
+def train_alone(
+    x: Array,
+    y: Array,
+    *,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    shuffle: bool = True,
+    lr: float = 0.1,
+    loss: nn.Module | None = None,
+) -> nn.Module:
+    """Plain torch, one process, the same batches."""
+    torch.manual_seed(seed)
+    model = model_creator({})
+    optimizer = optimizer_creator(model, {"lr": lr})
+    criterion = loss or nn.CrossEntropyLoss()
+    for epoch in range(epochs):
+        order = global_order(len(x), seed, epoch, shuffle)
+        for start in range(0, len(x), batch_size):
+            index = order[start : start + batch_size]
+            optimizer.zero_grad()
+            criterion(model(torch.from_numpy(x[index])), torch.from_numpy(y[index])).backward()
+            optimizer.step()
+    return model

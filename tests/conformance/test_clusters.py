@@ -1,0 +1,156 @@
+"""Ranks that share no process with the driver: a Ray of two nodes, a Spark cluster of two executors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conformance.models import make_data, train_alone
+
+ROWS, SEED = 101, 7
+
+JOB = """
+import json, os, sys
+import numpy as np
+import torch
+from torch import nn
+from orca import Estimator, XShards
+from orca.context import current
+from tests.conformance.models import make_data, model_creator, optimizer_creator
+
+ROWS, SEED = 101, 7
+WIDE = 20_000
+
+def load(shard):
+    # The rows come into being where the shard lies; the driver only sent a number.
+    x, y = make_data(ROWS)
+    start, stop = (int(edge) for edge in shard["edge"][0])
+    # Much more data than weights, so that a row passing through the driver could not go unnoticed.
+    return {"x": {"small": x[start:stop], "wide": np.ones((stop - start, WIDE), "f4")}, "y": y[start:stop]}
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = model_creator({})
+    def forward(self, small, wide):
+        return self.body(small)
+
+def run():
+    edges = [0, 40, 40, 75, ROWS]
+    shards = XShards.from_shards(
+        [{"edge": np.array([[a, b]])} for a, b in zip(edges, edges[1:])]
+    ).transform_shard(load)
+    est = Estimator.from_torch(
+        model=Wide, optimizer=optimizer_creator, loss=nn.CrossEntropyLoss(), config={"lr": 0.1}, workers=2, seed=SEED,
+        metrics=["accuracy"],
+    )
+    gang = current().gang(2, est.backend.preload)
+    history = est.fit(shards, epochs=3, batch_size=16)
+    scores = est.evaluate(shards)
+    predicted = est.predict(shards.transform_shard(lambda s: {"x": s["x"]}))
+    predicted = predicted.transform_shard(lambda s: {"prediction": s["prediction"]}).to_numpy()["prediction"]
+    hosts = [hello.pid for hello in gang.places]
+    est.shutdown()
+    weights = {k.removeprefix("body."): v.tolist() for k, v in est.get_model().state_dict().items()}
+    return {
+        "weights": weights, "loss": history["loss"], "accuracy": scores["accuracy"], "predicted": predicted.tolist(),
+        "through_driver": gang.received_bytes, "data": ROWS * WIDE * 4, "driver": os.getpid(),
+    }
+"""
+
+
+def run(code: str, tmp_path: Any, **environment: str) -> dict[str, Any]:
+    """Run the job in a driver of its own and return what it wrote."""
+    import os
+
+    out = tmp_path / "result.json"
+    script = tmp_path / "job.py"
+    script.write_text(JOB + textwrap.dedent(code) + f"\njson.dump(result, open({str(out)!r}, 'w'))\n")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        env={**os.environ, "PYTHONPATH": os.getcwd(), **environment},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(out.read_text()))
+
+
+def check(result: dict[str, Any]) -> None:
+    x, y = make_data(ROWS)
+    alone = train_alone(x, y, epochs=3, batch_size=16, seed=SEED)
+    for key, value in alone.state_dict().items():
+        np.testing.assert_allclose(result["weights"][key], value.numpy(), rtol=1e-5, atol=1e-6)
+    predicted = np.array(result["predicted"])
+    assert predicted.shape == (ROWS, 2)
+    assert result["accuracy"] == pytest.approx((predicted.argmax(1) == y).mean())
+    # What the ranks sent to the driver is a small part of the data: weights, metrics, progress.
+    assert result["through_driver"] < 0.01 * result["data"]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_ray_of_two_nodes_trains_the_same_weights_without_data_on_the_driver(tmp_path):
+    result = run(
+        """
+        import ray
+        from ray.cluster_utils import Cluster
+        from orca import init_orca_context, stop_orca_context
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        init_orca_context(runtime="ray", address=cluster.address)
+        assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+        nodes = []
+        from orca.launch.ray import RayLauncher
+        start = RayLauncher.start
+        def noted(self, *args):
+            start(self, *args)
+            nodes.extend(self._nodes)
+        RayLauncher.start = noted
+        result = run()
+        result["nodes"] = nodes
+        stop_orca_context()
+        cluster.shutdown()
+        """,
+        tmp_path,
+    )
+    check(result)
+    assert len(set(result["nodes"])) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("apart", [False, True], ids=["one_host", "as_if_two_hosts"])
+def test_spark_cluster_trains_the_same_weights_without_data_on_the_driver(tmp_path, apart):
+    result = run(
+        f"""
+        from orca import init_orca_context, stop_orca_context
+        init_orca_context(runtime="spark", master="local-cluster[2,1,2048]")
+        if {apart}:
+            # Each rank takes itself for a host of its own: every shard has to be fetched from its peer.
+            import orca.launch.spark as spark
+            plain = spark._rank_task
+            def alone(*args):
+                inner = plain(*args)
+                def run_apart(records):
+                    import os
+                    os.environ["ORCA_HOST_ID"] = f"host-{{os.getpid()}}"
+                    yield from inner(records)
+                return run_apart
+            spark._rank_task = alone
+        result = run()
+        stop_orca_context()
+        """,
+        tmp_path,
+    )
+    check(result)

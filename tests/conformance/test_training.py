@@ -1,0 +1,155 @@
+"""N workers equal one: weights, metrics and predictions are those of one process over the same batches."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, roc_auc_score
+from torch import nn
+
+from orca import Estimator, XShards
+from orca.context import Context
+from tests.conformance.models import make_data, model_creator, optimizer_creator, train_alone
+
+
+def cut(x, y, sizes):
+    """Shards of the given sizes."""
+    borders = np.cumsum([0, *sizes])
+    assert borders[-1] == len(x)
+    return XShards.from_shards([{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(borders)])
+
+
+LAYOUTS = {
+    "even": [32, 32, 32],
+    "uneven": [5, 60, 31],
+    "empty_shard": [40, 0, 56],
+    "short_last_batch": [33, 33, 35],
+    "last_batch_of_one": [64, 33],
+}
+
+
+def estimator(workers, seed=3, **more):
+    options = {"loss": nn.CrossEntropyLoss(), **more}
+    return Estimator.from_torch(
+        model=model_creator, optimizer=optimizer_creator, config={"lr": 0.1}, workers=workers, seed=seed, **options
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_weights_equal_single_process_training_on_the_same_batches(context: Context, workers):
+    for name, sizes in LAYOUTS.items():
+        x, y = make_data(sum(sizes))
+        est = estimator(workers)
+        history = est.fit(cut(x, y, sizes), epochs=3, batch_size=16)
+        alone = train_alone(x, y, epochs=3, batch_size=16, seed=3)
+        for key, value in est.get_model().state_dict().items():
+            np.testing.assert_allclose(
+                value.numpy(), alone.state_dict()[key].numpy(), rtol=1e-5, atol=1e-6, err_msg=f"{name} {key}"
+            )
+        assert [record["rows"] for record in history] == [len(x)] * 3
+
+
+def test_weights_are_the_same_without_shuffling_and_over_two_fits(context: Context):
+    x, y = make_data(50)
+    est = estimator(2)
+    est.fit((x, y), epochs=1, batch_size=16, shuffle=False)
+    est.fit({"x": x, "y": y}, epochs=1, batch_size=16, shuffle=False)
+    alone = train_alone(x, y, epochs=2, batch_size=16, seed=3, shuffle=False)
+    for key, value in est.get_model().state_dict().items():
+        np.testing.assert_allclose(value.numpy(), alone.state_dict()[key].numpy(), rtol=1e-5, atol=1e-6)
+    assert est.epoch == 2
+
+
+def test_class_weighted_loss_is_weighted_over_all_ranks(context: Context):
+    x, y = make_data(41)
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 3.0]))
+    est = estimator(3, loss=loss)
+    est.fit(x, y, epochs=2, batch_size=10)
+    alone = train_alone(x, y, epochs=2, batch_size=10, seed=3, loss=loss)
+    for key, value in est.get_model().state_dict().items():
+        np.testing.assert_allclose(value.numpy(), alone.state_dict()[key].numpy(), rtol=1e-5, atol=1e-6)
+    expected = loss(alone(torch.from_numpy(x)), torch.from_numpy(y)).item()
+    assert est.evaluate(x, y)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_metrics_are_exact_and_predictions_row_aligned(context: Context, workers):
+    x, y = make_data(101)
+    shards = cut(x, y, [3, 0, 70, 28])
+    est = estimator(workers, metrics=["accuracy", "auc", "f1", {"bias": lambda t, o: float(o[:, 1].mean() - t.mean())}])
+    history = est.fit(shards, epochs=2, batch_size=32, validation_data=shards)
+    model = est.get_model().eval()
+    with torch.no_grad():
+        output = model(torch.from_numpy(x))
+        loss = nn.CrossEntropyLoss()(output, torch.from_numpy(y)).item()
+    output = output.numpy()
+    expected = {
+        "loss": loss,
+        "accuracy": float((output.argmax(1) == y).mean()),
+        "auc": roc_auc_score(y, output[:, 1] - output[:, 0]),
+        "f1": f1_score(y, output.argmax(1)),
+        "bias": float(output[:, 1].mean() - y.mean()),
+    }
+    found = est.evaluate(shards, batch_size=7)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
+        assert history[-1][f"val_{name}"] == pytest.approx(value, rel=1e-5, abs=1e-6), name
+    np.testing.assert_allclose(est.predict(x), output, rtol=1e-4, atol=1e-5)
+    predicted = est.predict(shards, batch_size=9).collect()
+    assert [len(shard["prediction"]) for shard in predicted] == [3, 0, 70, 28]
+    np.testing.assert_allclose(np.concatenate([s["prediction"] for s in predicted]), output, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(np.concatenate([s["y"] for s in predicted]), y)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(2, 3), nn.Linear(4, 3)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor]:
+        joined = self.left(left) + self.right(right)
+        return {"score": joined[:, :1], "rest": joined[:, 1:]}
+
+
+def score_loss(output, target):
+    return nn.functional.mse_loss(output["score"][:, 0], target)
+
+
+def test_several_inputs_and_named_outputs(context: Context):
+    rng = np.random.default_rng(0)
+    features = {"left": rng.normal(size=(30, 2)).astype("f4"), "right": rng.normal(size=(30, 4)).astype("f4")}
+    target = features["left"].sum(1)
+    est = Estimator.from_torch(
+        model=TwoInputs, optimizer=torch.optim.SGD, loss=score_loss, config={"lr": 0.05}, workers=2, seed=0
+    )
+    history = est.fit({"x": features, "y": target}, epochs=20, batch_size=10)
+    assert history["loss"][-1] < 0.2 * history["loss"][0]
+    output = est.predict(features)
+    assert {name: value.shape for name, value in output.items()} == {"score": (30, 1), "rest": (30, 2)}
+    shards = est.predict(XShards.partition({"x": features}, num_shards=3))
+    assert set(shards.first()) == {"x", "score", "rest"}
+
+
+def test_the_number_of_workers_does_not_change_the_curve(local: Context):
+    x, y = make_data(77)
+    curves = [estimator(workers, seed=5).fit(x, y, epochs=4, batch_size=12)["loss"] for workers in (1, 2, 3, 4)]
+    for curve in curves[1:]:
+        np.testing.assert_allclose(curve, curves[0], rtol=1e-5)
+
+
+def test_save_and_load_continue_exactly(context: Context, tmp_path):
+    x, y = make_data(60)
+    whole = estimator(2)
+    whole.fit(x, y, epochs=4, batch_size=16)
+    first = estimator(2)
+    first.fit(x, y, epochs=2, batch_size=16)
+    first.save(str(tmp_path / "half"))
+    second = estimator(2).load(str(tmp_path / "half"))
+    assert second.epoch == 2
+    second.fit(x, y, epochs=2, batch_size=16)
+    for key, value in second.get_model().state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), whole.get_model().state_dict()[key].numpy())

@@ -1,0 +1,89 @@
+"""Fixtures for the whole suite: Ray and Spark start once per session, Orca only joins them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# A temporary folder of our own, for all processes of the suite, so that left files can be counted. Its name is
+# short because Ray puts sockets below it, whose paths may not be long.
+FOLDER = tempfile.mkdtemp(prefix="ot", dir="/tmp")
+os.environ["TMPDIR"] = FOLDER
+tempfile.tempdir = None
+
+from orca.context import Context, init_orca_context, stop_orca_context
+
+SLOTS = 4
+"""Slots of every runtime in the tests; more than the two cores of a small machine, on purpose."""
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=SLOTS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def spark_session() -> Iterator[Any]:
+    sql = pytest.importorskip("pyspark.sql")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        sql.SparkSession.builder.master(f"local[{SLOTS}]")
+        .appName("orca tests")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("FATAL")
+    yield session
+    session.stop()
+
+
+RUNTIMES = [
+    "local",
+    pytest.param("ray", marks=pytest.mark.ray),
+    pytest.param("spark", marks=pytest.mark.spark),
+]
+
+
+@pytest.fixture(params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest) -> str:
+    """Each runtime in turn, started and joined by an Orca context."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    elif request.param == "spark":
+        request.getfixturevalue("spark_session")
+    return str(request.param)
+
+
+@pytest.fixture
+def context(runtime: str) -> Iterator[Context]:
+    """A context on each runtime; its gangs end with the test, Ray and Spark stay."""
+    made = init_orca_context(runtime=runtime, cores=SLOTS)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def local() -> Iterator[Context]:
+    """A local context."""
+    made = init_orca_context(cores=SLOTS)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def stop_everything() -> Iterator[None]:
+    yield
+    stop_orca_context()
+    shutil.rmtree(FOLDER, ignore_errors=True)

@@ -1,0 +1,74 @@
+"""Counts what a failed job could leave behind: processes, listening ports, temporary files, actors."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What is there at one moment."""
+
+    ranks: frozenset[int]
+    stopped: frozenset[int]
+    ports: frozenset[tuple[str, int]]
+    files: frozenset[str]
+
+
+def _family() -> list[psutil.Process]:
+    """This process's descendants, and Ray's workers, which are not our children when Ray is joined."""
+    found = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if words and words[0].startswith("ray::_RankActor"):
+            found[process.pid] = process
+    return list(found.values())
+
+
+def look(tokens: tuple[str, ...] = ("zygote", "ray::_RankActor")) -> Leftovers:
+    """Take stock of this machine."""
+    ranks, stopped = set(), set()
+    for process in _family():
+        try:
+            text = " ".join(process.cmdline())
+            state = process.status()
+        except psutil.Error:
+            continue
+        if state == psutil.STATUS_ZOMBIE:
+            continue
+        if state == psutil.STATUS_STOPPED:
+            stopped.add(process.pid)
+        if any(token in text for token in tokens):
+            ranks.add(process.pid)
+    ports = {
+        (entry.laddr.ip, entry.laddr.port)
+        for entry in psutil.Process().net_connections("tcp")
+        if entry.status == psutil.CONN_LISTEN
+    }
+    folder = Path(tempfile.gettempdir())
+    files = {path.name for path in folder.glob("orca-*")} | {path.name for path in folder.glob(".orca-*")}
+    mine = {path.name for path in folder.glob("orca-shards-*")}
+    files |= {f"{name}/{shard.name}" for name in mine for shard in (folder / name).glob(f"{os.getpid()}-*")}
+    return Leftovers(frozenset(ranks), frozenset(stopped), frozenset(ports), frozenset(files))
+
+
+def settle(before: Leftovers, seconds: float = 10.0) -> Leftovers:
+    """Wait for a moment until nothing more is there than before; return what is there then."""
+    end = time.monotonic() + seconds
+    while True:
+        now = look()
+        extra = (
+            now.ranks - before.ranks,
+            now.stopped - before.stopped,
+            now.ports - before.ports,
+            now.files - before.files,
+        )
+        if not any(extra) or time.monotonic() > end:
+            return now
+        time.sleep(0.1)

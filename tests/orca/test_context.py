@@ -1,0 +1,157 @@
+"""The context: starting, joining, repeating, stopping and forgetting to stop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from orca import OrcaContext, OrcaError, init_orca_context, stop_orca_context
+from orca.context import current
+from orca.errors import ArgumentError
+
+
+def run(code: str, seconds: float = 120) -> str:
+    """Run a script in a fresh interpreter and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=seconds
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_default_is_local_and_starts_in_under_a_tenth_of_a_second():
+    said = run("""
+        import time
+        began = time.perf_counter()
+        import orca
+        context = orca.init_orca_context()
+        seconds = time.perf_counter() - began
+        import psutil
+        print(seconds < 0.1, context.runtime, len(psutil.Process().children()))
+    """)
+    assert said.split() == ["True", "local", "0"]
+
+
+def test_repeated_init_gives_the_same_context_and_other_arguments_a_new_one():
+    first = init_orca_context(cores=3)
+    assert init_orca_context(cores=3) is first
+    second = init_orca_context(cores=2)
+    assert second is not first
+    assert current() is second
+    stop_orca_context()
+    third = init_orca_context(cores=2)
+    assert third is not second
+    stop_orca_context()
+    stop_orca_context()
+    assert current().runtime == "local"
+    stop_orca_context()
+
+
+def test_with_block_stops_at_its_end():
+    with init_orca_context(cores=2) as context:
+        context.gang(2).call(_nothing)
+        ranks = [psutil.Process(hello.pid) for hello in context.gang(2).places]
+        assert len(ranks) == 2
+    _, alive = psutil.wait_procs(ranks, timeout=5)
+    assert not alive
+
+
+def _nothing(rank_context):
+    return None
+
+
+def test_forgotten_stop_leaves_no_process(tmp_path):
+    said = run("""
+        from orca import init_orca_context
+        def work(rank_context): return None
+        context = init_orca_context(cores=2)
+        context.gang(2).call(work)
+        import psutil
+        print(*[p.pid for p in psutil.Process().children(recursive=True)])
+    """)
+    pids = [int(word) for word in said.split()]
+    assert len(pids) == 3
+    assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("cores", [0, -1])
+def test_bad_cores_are_refused(cores):
+    with pytest.raises(ArgumentError, match="cores="):
+        init_orca_context(cores=cores)
+
+
+def test_unknown_words_are_refused_with_a_suggestion():
+    with pytest.raises(ArgumentError, match=r"runtime='sparc' is not known.*Did you mean 'spark'"):
+        init_orca_context(runtime="sparc")
+    with pytest.raises(ArgumentError, match=r"cluster_mode='yarn-cilent'.*Did you mean 'yarn-client'"):
+        init_orca_context("yarn-cilent")
+    with pytest.raises(ArgumentError, match=r"address=.*local runtime"):
+        init_orca_context(address="auto")
+    with pytest.raises(ArgumentError, match='needs master="k8s'):
+        init_orca_context("k8s-client")
+
+
+def test_settings_check_their_values():
+    OrcaContext.log_output = True
+    OrcaContext.log_output = False
+    with pytest.raises(ArgumentError, match="expected one of"):
+        OrcaContext.pandas_read_backend = "excel"
+    with pytest.raises(ArgumentError, match=r"no setting 'log_ouput'.*Did you mean 'log_output'"):
+        OrcaContext.log_ouput = True
+
+
+def test_getters_name_the_runtime_that_is_missing():
+    init_orca_context()
+    with pytest.raises(OrcaError, match=r'runtime="spark"'):
+        OrcaContext.get_spark_session()
+    with pytest.raises(OrcaError, match=r'runtime="ray"'):
+        OrcaContext.get_ray_context()
+    stop_orca_context()
+
+
+@pytest.mark.ray
+def test_joined_ray_is_not_stopped(ray_cluster):
+    init_orca_context(runtime="ray")
+    assert OrcaContext.get_ray_context().cores == 4
+    stop_orca_context()
+    assert ray_cluster.is_initialized()
+
+
+@pytest.mark.spark
+def test_joined_spark_is_not_stopped_and_context_answers_as_sparkcontext(spark_session):
+    sc = init_orca_context(runtime="spark")
+    assert OrcaContext.get_spark_session() is spark_session
+    assert sc.parallelize(range(10), 2).sum() == 45
+    stop_orca_context()
+    assert spark_session.range(3).count() == 3
+
+
+@pytest.mark.ray
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_started_runtimes_follow_each_other_and_are_stopped():
+    began = time.monotonic()
+    said = run(
+        """
+        import ray
+        from orca import XShards, init_orca_context, stop_orca_context
+        import numpy as np
+        for runtime in ("ray", "spark", "local"):
+            init_orca_context(runtime=runtime, cores=2)
+            print(runtime, len(XShards.partition(np.arange(7), num_shards=2)), ray.is_initialized())
+        from pyspark.sql import SparkSession
+        print(SparkSession.getActiveSession())
+        init_orca_context(runtime="ray", cores=1)
+        print(ray.is_initialized())
+        """,
+        seconds=200,
+    )
+    lines = [line for line in said.splitlines() if line.strip()]
+    assert lines == ["ray 7 True", "spark 7 False", "local 7 False", "None", "True"]
+    assert time.monotonic() - began < 200

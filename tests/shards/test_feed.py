@@ -1,0 +1,101 @@
+"""The feed: every row exactly once, in a documented order that neither shards nor ranks change."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orca.shards.exchange import MappedShard
+from orca.shards.feed import Feed, Rows, cut, share
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) > 0)
+
+
+def rows_of(sizes):
+    borders = np.cumsum([0, *sizes])
+    values = np.arange(borders[-1])
+    return Rows(
+        [MappedShard({"x": values[a:b].reshape(-1, 1) * 10, "y": values[a:b]}) for a, b in itertools.pairwise(borders)]
+    )
+
+
+def epoch(sizes, world, batch_size, seed, shuffle, number=0):
+    """Global batches, put together from the ranks' shares."""
+    feeds = [
+        Feed(rows_of(sizes), rank=rank, world=world, batch_size=batch_size, seed=seed, shuffle=shuffle)
+        for rank in range(world)
+    ]
+    steps = list(zip(*(feed.epoch(number) for feed in feeds), strict=True))
+    assert all(feed.steps == len(steps) for feed in feeds)
+    return steps
+
+
+@settings(max_examples=150, deadline=None)
+@given(SIZES, st.integers(1, 4), st.integers(1, 9), st.integers(0, 3), st.booleans())
+def test_every_row_is_seen_once_and_ranks_do_not_change_the_order(sizes, world, batch_size, seed, shuffle):
+    steps = epoch(sizes, world, batch_size, seed, shuffle)
+    seen = []
+    for shares in steps:
+        real = [batch for batch in shares if not batch.filler]
+        assert not shares[0].filler
+        assert len({batch.total for batch in shares}) == 1
+        assert sum(batch.rows for batch in shares) == shares[0].total
+        assert max(batch.rows for batch in shares) - min(batch.rows for batch in shares) <= 1
+        for batch in shares:
+            np.testing.assert_array_equal(batch.data["x"][:, 0], batch.data["y"] * 10)
+            assert len(batch.data["y"]) >= 1
+        seen.append(np.concatenate([batch.data["y"] for batch in real]))
+    order = np.concatenate(seen)
+    total = sum(sizes)
+    expected = np.random.default_rng([seed, 0]).permutation(total) if shuffle else np.arange(total)
+    np.testing.assert_array_equal(order, expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(SIZES, st.integers(1, 3), st.integers(1, 5), st.integers(0, 5))
+def test_resuming_at_a_step_gives_the_rest_of_the_epoch(sizes, world, batch_size, first):
+    feed = Feed(rows_of(sizes), rank=0, world=world, batch_size=batch_size, seed=1)
+    whole = [batch.data["y"].tolist() for batch in feed.epoch(2)]
+    assert [batch.data["y"].tolist() for batch in feed.epoch(2, first)] == whole[first:]
+
+
+def test_epochs_differ_and_seeds_differ():
+    orders = {
+        tuple(batch.data["y"].tolist()[0] for (batch,) in epoch([20], 1, 1, seed, True, number))
+        for seed in (0, 1)
+        for number in (0, 1)
+    }
+    assert len(orders) == 4
+
+
+def test_contiguous_batches_are_views():
+    source = np.arange(100.0)
+    feed = Feed(Rows([MappedShard({"x": source})]), rank=0, world=1, batch_size=10, shuffle=False)
+    assert all(np.shares_memory(batch.data["x"], source) for batch in feed.epoch(0))
+
+
+@given(st.integers(0, 50), st.integers(1, 7))
+def test_shares_are_even_and_complete(rows, world):
+    shares = [share(rows, rank, world) for rank in range(world)]
+    assert shares[0][0] == 0
+    assert shares[-1][1] == rows
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(shares))
+    lengths = [stop - start for start, stop in shares]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@given(SIZES, st.data())
+def test_cut_finds_the_rows_across_shard_borders(sizes, data):
+    total = sum(sizes)
+    start = data.draw(st.integers(0, total))
+    stop = data.draw(st.integers(start, total))
+    offsets = np.cumsum([0, *sizes])
+    found = [
+        row
+        for piece in cut(sizes, start, stop)
+        for row in range(offsets[piece.shard] + piece.start, offsets[piece.shard] + piece.stop)
+    ]
+    assert found == list(range(start, stop))
