@@ -75,7 +75,7 @@ class Backend(ABC):
         """Make the replica of this rank for training and evaluation, connected to the others."""
 
     @abstractmethod
-    def build_alone(self, spec: Any, threads: int | None) -> Replica:
+    def build_alone(self, spec: Any, seed: int, threads: int | None) -> Replica:
         """Make a replica for prediction only, without other ranks."""
 
     @abstractmethod

@@ -191,7 +191,7 @@ class Predict:
         global _predictor
         job = self.job
         if _predictor is None or _predictor[:2] != (job.owner, job.version):
-            replica = job.backend.build_alone(job.spec, self.threads)
+            replica = job.backend.build_alone(job.spec, job.seed, self.threads)
             if job.state is not None:
                 replica.load_state(job.state)
             _predictor = job.owner, job.version, replica

@@ -67,17 +67,24 @@ def to_shards(
 
 
 def _check_first(shards: XShards, argument: str, need_labels: bool) -> None:
-    first = shards.first()
-    if not isinstance(first, dict) or "x" not in first:
+    """Check the form of the first shard where it lies: its rows stay there."""
+    keys, told = shards.inspect(_form)
+    if keys is None or "x" not in keys:
         if not need_labels:
             return
         raise DataError(
-            f'{argument}= has shards of {_told(first)}; expected dicts {{"x": …, "y": …}}. '
+            f'{argument}= has shards of {told}; expected dicts {{"x": …, "y": …}}. '
             "Use transform_shard to bring them into that form."
         )
-    if need_labels and "y" not in first:
-        raise DataError(f'The shards of {argument}= have no labels: entries {sorted(first)}, expected "x" and "y".')
-    row_count({key: first[key] for key in ("x", "y") if key in first})
+    if need_labels and "y" not in keys:
+        raise DataError(f'The shards of {argument}= have no labels: entries {sorted(keys)}, expected "x" and "y".')
+
+
+def _form(shard: Any) -> tuple[list[str] | None, str]:
+    keys = [str(key) for key in shard] if isinstance(shard, dict) else None
+    if keys is not None and "x" in keys:
+        row_count({key: shard[key] for key in ("x", "y") if key in shard})
+    return keys, _told(shard)
 
 
 def _told(data: Any) -> str:

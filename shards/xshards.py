@@ -84,6 +84,10 @@ class XShards:
         """Bring the first shard into this process."""
         return self._engine.first(self.parts)
 
+    def inspect(self, fn: Callable[[Any], Any]) -> Any:
+        """Run `fn` on the first shard where it lies and return its (small) result."""
+        return self._engine.inspect(self.parts, fn)
+
     def to_numpy(self) -> Any:
         """Bring all rows into this process as one structure of arrays."""
         return join_rows(self.collect())

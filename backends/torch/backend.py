@@ -47,9 +47,10 @@ class TorchBackend(Backend):
         torch.manual_seed(seed + place.rank)
         return replica
 
-    def build_alone(self, spec: TorchSpec, threads: int | None) -> TorchReplica:
+    def build_alone(self, spec: TorchSpec, seed: int, threads: int | None) -> TorchReplica:
         if threads is not None:
             torch.set_num_threads(threads)
+        torch.manual_seed(seed)
         return TorchReplica(spec.make_model(), None, None)
 
     def model(self, spec: TorchSpec, state: State | None, seed: int) -> torch.nn.Module:

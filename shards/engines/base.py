@@ -29,6 +29,10 @@ class Engine(ABC):
         """Bring the first shard into this process."""
 
     @abstractmethod
+    def inspect(self, parts: Any, fn: Callable[[Any], Any]) -> Any:
+        """Run `fn` on the first shard where it lies and bring only the result into this process."""
+
+    @abstractmethod
     def rows(self, parts: Any) -> list[int]:
         """Number of rows of each shard."""
 

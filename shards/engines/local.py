@@ -48,6 +48,9 @@ class LocalEngine(Engine):
     def first(self, parts: list[store.FileShard]) -> Any:
         return parts[0].load()
 
+    def inspect(self, parts: list[store.FileShard], fn: Callable[[Any], Any]) -> Any:
+        return fn(parts[0].load())
+
     def rows(self, parts: list[store.FileShard]) -> list[int]:
         return [part.rows for part in parts]
 

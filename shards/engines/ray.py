@@ -36,6 +36,10 @@ def _apply(blob: bytes, shard: Any) -> tuple[Any, int]:
     return result, row_count(result)
 
 
+def _call(blob: bytes, shard: Any) -> Any:
+    return cloudpickle.loads(blob)(shard)
+
+
 class RayEngine(Engine):
     """The engine of the Ray runtime."""
 
@@ -66,6 +70,13 @@ class RayEngine(Engine):
 
     def first(self, parts: list[RayShard]) -> Any:
         return parts[0].load()
+
+    def inspect(self, parts: list[RayShard], fn: Callable[[Any], Any]) -> Any:
+        import ray
+
+        blob = cloudpickle.dumps(fn)
+        task = ray.remote(_call).options(num_cpus=0, max_retries=3)
+        return ray.get(task.remote(blob, parts[0].ref))
 
     def rows(self, parts: list[RayShard]) -> list[int]:
         import ray

@@ -41,6 +41,9 @@ class SparkEngine(Engine):
     def first(self, parts: Any) -> Any:
         return unpack(parts.first())
 
+    def inspect(self, parts: Any, fn: Callable[[Any], Any]) -> Any:
+        return parts.map(lambda record: fn(unpack(record))).first()
+
     def rows(self, parts: Any) -> list[int]:
         return list(parts.map(lambda record: row_count(unpack(record))).collect())
 
