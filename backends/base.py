@@ -19,8 +19,8 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training or evaluation step gives: the summed loss, what it was divided by, and for metrics
-    the targets and outputs as numpy arrays (None where nobody asked)."""
+    """What a training or evaluation step gives: the summed loss, what to divide it by (0: no loss), and for
+    metrics the targets and outputs as numpy arrays (None where nobody asked)."""
 
     loss_sum: float
     loss_count: float
@@ -51,6 +51,16 @@ class Replica(ABC):
     def load_state(self, state: State) -> None:
         """Take over a state that `state` returned."""
 
+    def survey(self, data: Any) -> Any:
+        """Look at rows before training for something all ranks have to know; see `agree`."""
+        return None
+
+    def agree(self, surveys: list[Any]) -> None:
+        """Hear what the surveys of all ranks found."""
+
+    def settle(self) -> None:
+        """Make equal on all ranks what a training step does not, such as running statistics."""
+
     @abstractmethod
     def learning_rate(self) -> float | None:
         """The current learning rate, if the optimizer has one."""
@@ -69,6 +79,9 @@ class Backend(ABC):
     @abstractmethod
     def check(self, spec: Any, workers: int) -> None:
         """Raise on the driver what can be known to fail before anything starts."""
+
+    def check_fit(self, spec: Any) -> None:
+        """Raise on the driver if this model cannot be trained."""
 
     @abstractmethod
     def build(self, spec: Any, context: RankContext, seed: int) -> Replica:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orca.backends.base import Backend, Outcome, Replica, State
+from orca.errors import DataError
 from orca.shards.feed import Feed, Rows, share
 from orca.shards.tree import join_rows, row_count, take_rows, tree_map
 
 if TYPE_CHECKING:
+    from orca.launch.base import Rank
     from orca.launch.rank import RankContext
     from orca.metrics import Metric
 
 PROGRESS_SECONDS = 0.1
+SURVEY_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Tally:
         """The result over all ranks, the same on each of them."""
         shares = context.allgather((self.loss_sum, self.loss_count, self.states))
         count = sum(part[1] for part in shares)
-        result = {f"{prefix}loss": sum(part[0] for part in shares) / count if count else float("nan")}
+        result = {f"{prefix}loss": sum(part[0] for part in shares) / count} if count else {}
         for index, metric in enumerate(self.metrics):
             state = metric.merge([part[2][index] for part in shares])
             result[f"{prefix}{metric.name}"] = float(metric.compute(state))
@@ -102,6 +105,9 @@ def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> tuple[list[dic
         shuffle=plan.shuffle,
     )
     validation = Rows(context.sources["validation"]) if plan.validate else None
+    if not len(rows):
+        raise DataError("There is no row to train on: all shards are empty.")
+    replica.agree(context.allgather([replica.survey(part) for part in _chunks(rows, place, SURVEY_ROWS)]))
     records: list[dict[str, Any]] = []
     want_output = bool(job.metrics)
     for epoch in range(plan.first_epoch, plan.first_epoch + plan.epochs):
@@ -119,6 +125,7 @@ def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> tuple[list[dic
                 told = now
                 loss = tally.loss_sum / max(tally.loss_count, 1)
                 context.emit("progress", epoch=epoch + 1, rows=done, total=len(rows), loss=loss)
+        replica.settle()
         seconds = time.monotonic() - began
         record: dict[str, Any] = {"epoch": epoch + 1, **tally.merged(context)}
         if validation is not None:
@@ -142,14 +149,17 @@ def _evaluate(
     metrics: Sequence[Metric],
     prefix: str,
 ) -> dict[str, float]:
-    place = context.place
-    start, stop = share(len(rows), place.rank, place.world)
-    size = max(1, batch_size // place.world)
     tally = Tally(metrics)
-    for low in range(start, stop, size):
-        high = min(low + size, stop)
-        tally.add(replica.evaluate_step(rows.slice(low, high), bool(metrics)), high - low)
+    for part in _chunks(rows, context.place, max(1, batch_size // context.place.world)):
+        tally.add(replica.evaluate_step(part, bool(metrics)), row_count(part))
     return tally.merged(context, prefix)
+
+
+def _chunks(rows: Rows, place: Rank, size: int) -> Iterator[Any]:
+    """This rank's even share of the rows, piece by piece."""
+    start, stop = share(len(rows), place.rank, place.world)
+    for low in range(start, stop, size):
+        yield rows.slice(low, min(low + size, stop))
 
 
 def evaluate_on_rank(context: RankContext, job: Job, batch_size: int) -> dict[str, float]:

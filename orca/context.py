@@ -113,12 +113,19 @@ class Context:
         global _current
         if _current is self:
             _current = None
+        self.stop_gangs()
+        end, self._end = self._end, lambda: None
+        end()
+        from orca.launch.local import close_nurseries
+
+        close_nurseries()
+
+    def stop_gangs(self) -> None:
+        """End all warm gangs; the context stays."""
         for gang in self._gangs.values():
             with contextlib.suppress(Exception):
                 gang.stop()
         self._gangs.clear()
-        end, self._end = self._end, lambda: None
-        end()
 
     def __enter__(self) -> Context:
         return self
@@ -171,9 +178,9 @@ def init_orca_context(
             f'runtime={runtime!r} is not known. Use "local", "ray" or "spark".'
             + suggest(runtime, ["local", "ray", "spark"])
         )
+    if cores not in (None, "*") and (isinstance(cores, bool) or not str(cores).isdigit() or int(cores) < 1):
+        raise ArgumentError(f'cores={cores!r}: expected a whole number of at least 1, or "*" for all.')
     count = None if cores in (None, "*") else int(cores)
-    if count is not None and count < 1:
-        raise ArgumentError(f"cores={cores!r}: expected at least 1.")
     asked = {
         "runtime": runtime,
         "mode": cluster_mode,
@@ -248,9 +255,6 @@ def stop_orca_context() -> None:
     """End the active context and what it has started; without one, do nothing."""
     if _current is not None:
         _current.stop()
-    from orca.launch.local import close_nurseries
-
-    close_nurseries()
 
 
 atexit.register(stop_orca_context)
@@ -269,6 +273,8 @@ class _Settings(type):
 
     def __setattr__(cls, name: str, value: Any) -> None:
         choices = cls._choices.get(name)
+        if name.startswith("__"):
+            return super().__setattr__(name, value)
         if choices is None and name != "shard_size":
             raise ArgumentError(
                 f"OrcaContext has no setting {name!r}. Settings: {', '.join(cls._choices)}, shard_size."

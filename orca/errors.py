@@ -39,10 +39,6 @@ class NotFittedError(OrcaError, ValueError, AttributeError):
     """The estimator has nothing to give yet because it was never fitted or loaded."""
 
 
-class UnsupportedError(OrcaError, TypeError):
-    """This backend cannot do what was asked, by its nature."""
-
-
 class WorkerError(OrcaError, RuntimeError):
     """A rank raised, died or stalled, and the whole gang was ended because of it.
 

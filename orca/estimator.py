@@ -16,6 +16,7 @@ from orca.context import Context, current
 from orca.errors import ArgumentError, DataError, NotFittedError
 from orca.history import History
 from orca.launch.gang import Gang
+from orca.machine import usable_cpus
 from orca.metrics import resolve
 from orca.progress import Progress
 from orca.shards.convert import to_shards
@@ -26,7 +27,7 @@ from orca.shards.xshards import XShards
 class Estimator:
     """Trains and runs a standard model on several workers. Make one with a ``from_*`` method.
 
-    >>> import torch
+    >>> import numpy as np, torch
     >>> est = Estimator.from_torch(model=torch.nn.Linear(2, 1), optimizer=torch.optim.SGD,
     ...                            loss=torch.nn.MSELoss(), config={"lr": 0.1}, workers=1, seed=1)
     >>> x = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
@@ -101,6 +102,7 @@ class Estimator:
         """
         if isinstance(y, int) and not isinstance(y, bool):
             epochs, y = y, None
+        self.backend.check_fit(self.spec)
         _check_count("epochs", epochs)
         _check_count("batch_size", batch_size)
         if batch_size < self.workers:
@@ -132,7 +134,8 @@ class Estimator:
         context = current()
         gang = self._gang(context)
         with _borrowed(data, y, context) as shards:
-            results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources={"data": shards})
+            show = Progress(0, show=False)
+            results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources={"data": shards}, on_event=show)
         if gang.running:
             gang.memory["replica"] = (self._owner, self._version)
         return dict(results[0])
@@ -148,7 +151,7 @@ class Estimator:
         given = isinstance(data, XShards)
         # Fewer, larger tasks: one per worker, as each loads the model once.
         shards = to_shards(data, None, engine, need_labels=False, parts=self.workers)
-        threads = max(1, context.cores // self.workers) if context.runtime == "local" else 1
+        threads = self._threads(context) if context.runtime == "local" else 1
         job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
         predicted = shards.transform_shard(Predict(job, batch_size, threads, only_prediction=not given))
         if given:
@@ -176,6 +179,8 @@ class Estimator:
             )
         self._state = state
         self.epoch = int(about["epoch"])
+        # The order of the epochs to come depends on the seed: going on exactly needs the one that was used.
+        self.seed = int(about["seed"])
         self._version += 1
         return self
 
@@ -184,7 +189,7 @@ class Estimator:
         context = current()
         launcher = context.launcher(self.backend.preload)
         slots = launcher.slots()
-        threads = max(1, context.cores // self.workers)
+        threads = self._threads(context)
         lines = [
             f"{self.backend.framework} model, backend {self.backend.name}, epoch {self.epoch}, seed {self.seed}",
             f"runtime {context.runtime}: {self.workers} of {slots} slots",
@@ -204,6 +209,10 @@ class Estimator:
     def shutdown(self) -> None:
         """End the worker processes of this estimator's size; the next call starts new ones."""
         current().stop_gang(self.workers, self.backend.preload)
+
+    def _threads(self, context: Context) -> int:
+        """Threads of each of this estimator's workers if they share one host."""
+        return max(1, usable_cpus() // self.workers)
 
     def _gang(self, context: Context) -> Gang:
         return context.gang(self.workers, self.backend.preload)

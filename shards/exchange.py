@@ -18,9 +18,9 @@ from typing import Any
 from orca.launch.rank import RankContext
 from orca.machine import host_id
 from orca.scratch import scratch
+from orca.shards.feed import Given
 from orca.shards.packing import read_file, write_pieces
 from orca.shards.store import new_path
-from orca.shards.tree import row_count
 
 _CHUNK = 8 << 20
 
@@ -42,20 +42,9 @@ class _Parcel:
     key: bytes
 
 
-class MappedShard:
-    """A shard that this process has mapped already."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-        self.rows = row_count(data)
-
-    def load(self) -> Any:
-        return self._data
-
-
 def spool(
     context: RankContext, records: Iterable[tuple[str, int, bytes]], token: str, names: Sequence[str]
-) -> dict[str, list[MappedShard]]:
+) -> dict[str, list[Given]]:
     """Exchange the ranks' packed shards; return, by source, all shards in order."""
     here = host_id()
     folder = scratch(spool_prefix(token))
@@ -79,10 +68,10 @@ def spool(
             }
         finally:
             counter.close()
-        found: dict[str, list[MappedShard]] = {}
+        found: dict[str, list[Given]] = {}
         for name in names:
             indices = sorted(index for source, index in at_home if source == name)
-            found[name] = [MappedShard(read_file(at_home[name, index])) for index in indices]
+            found[name] = [Given(read_file(at_home[name, index])) for index in indices]
         context.allgather(None)
         return found
     finally:

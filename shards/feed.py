@@ -117,7 +117,8 @@ class Rows:
 class Feed:
     """The batches of one rank, epoch by epoch.
 
-    >>> feed = Feed(Rows([_Given(np.arange(10))]), rank=0, world=2, batch_size=4, shuffle=False)
+    >>> import numpy as np
+    >>> feed = Feed(Rows([Given(np.arange(10))]), rank=0, world=2, batch_size=4, shuffle=False)
     >>> [batch.data.tolist() for batch in feed.epoch(0)]
     [[0, 1], [4, 5], [8]]
     """
@@ -150,7 +151,7 @@ class Feed:
             yield Batch(data, 0 if filler else high - low, total, filler)
 
 
-class _Given:
+class Given:
     """Data that is already in this process, as a handle."""
 
     def __init__(self, data: Any) -> None:

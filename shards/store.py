@@ -11,7 +11,7 @@ from typing import Any
 
 from orca.scratch import Scratch, scratch
 from orca.shards.packing import read_file, write_file
-from orca.shards.tree import row_count
+from orca.shards.tree import length_of
 
 _PREFIX = "orca-shards-"
 _counter = itertools.count()
@@ -70,4 +70,4 @@ def keep(shard: Any) -> FileShard:
     """Write a shard to a file of this process."""
     path = new_path()
     write_file(path, shard)
-    return FileShard(path, row_count(shard))
+    return FileShard(path, length_of(shard))

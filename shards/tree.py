@@ -1,8 +1,8 @@
-"""Nested dicts, lists and tuples of arrays, treated as one thing with rows."""
+"""Nested dicts, lists and tuples of arrays, DataFrames or tables, treated as one thing with rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from orca.errors import DataError
 
 
 def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every array of a nested structure with its dotted name.
+    """Yield every leaf of a nested structure with its dotted name.
 
     >>> [name for name, _ in leaves({"x": [1, 2], "y": 3})]
     ['x.0', 'x.1', 'y']
@@ -40,8 +40,19 @@ def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return fn(tree, *others)
 
 
+def kind_of(leaf: Any) -> str:
+    """Tell "frame", "series", "table" or "array" by the class, without importing pandas or pyarrow."""
+    for base in type(leaf).__mro__:
+        module, name = base.__module__.partition(".")[0], base.__name__
+        if module == "pandas" and name in ("DataFrame", "Series"):
+            return "frame" if name == "DataFrame" else "series"
+        if module == "pyarrow" and name == "Table":
+            return "table"
+    return "array" if hasattr(leaf, "shape") else "object"
+
+
 def row_count(tree: Any) -> int:
-    """Return the number of rows, the same in every array.
+    """Return the number of rows, the same in every leaf.
 
     >>> row_count({"x": np.zeros((4, 2)), "y": np.zeros(4)})
     4
@@ -62,32 +73,112 @@ def row_count(tree: Any) -> int:
     return next(iter(counts.values()))
 
 
+def length_of(shard: Any) -> int:
+    """Rows of any shard: of its arrays, else entries of a list, else one thing.
+
+    >>> length_of({"x": np.zeros(3)}), length_of(["a", "b"]), length_of("text")
+    (3, 2, 1)
+    """
+    try:
+        return row_count(shard)
+    except DataError:
+        return len(shard) if isinstance(shard, list | tuple) else 1
+
+
 def as_arrays(tree: Any) -> Any:
-    """Turn leaves into arrays: anything that already has rows stays, scalars and lists of numbers convert."""
-    return tree_map(lambda leaf: leaf if hasattr(leaf, "shape") else np.asarray(leaf), tree)
+    """Turn leaves into arrays: anything that has rows stays; a list of plain values is one array.
+
+    >>> as_arrays([1, 2, 3])
+    array([1, 2, 3])
+    """
+    if (
+        isinstance(tree, list)
+        and tree
+        and not any(isinstance(v, dict | list | tuple) or hasattr(v, "shape") for v in tree)
+    ):
+        return np.asarray(tree)
+    if isinstance(tree, dict):
+        return {key: as_arrays(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(as_arrays(value) for value in tree)
+    if kind_of(tree) in ("frame", "series", "table") or isinstance(tree, np.ndarray):
+        return tree
+    # Tensors of any framework give their memory as an array; one that is being trained has to be let go first.
+    return np.asarray(tree.detach() if hasattr(tree, "detach") else tree)
 
 
 def take_rows(tree: Any, start: int, stop: int) -> Any:
-    """Cut rows out of every array as views."""
-    return tree_map(lambda leaf: leaf[start:stop], tree)
+    """Cut rows out of every leaf, as views where the leaf can."""
+
+    def take(leaf: Any) -> Any:
+        kind = kind_of(leaf)
+        if kind in ("frame", "series"):
+            return leaf.iloc[start:stop]
+        return leaf.slice(start, max(0, stop - start)) if kind == "table" else leaf[start:stop]
+
+    return tree_map(take, tree)
 
 
-def join_rows(trees: list[Any]) -> Any:
+def pick_rows(tree: Any, index: np.ndarray[Any, Any]) -> Any:
+    """Gather rows of every leaf by number, one copy."""
+
+    def pick(leaf: Any) -> Any:
+        return leaf.iloc[index] if kind_of(leaf) in ("frame", "series") else leaf.take(index, **_axis(leaf))
+
+    return tree_map(pick, tree)
+
+
+def _axis(leaf: Any) -> dict[str, int]:
+    return {"axis": 0} if isinstance(leaf, np.ndarray) else {}
+
+
+def join_rows(trees: Sequence[Any]) -> Any:
     """Put trees of the same structure under each other, one copy."""
     if len(trees) == 1:
         return trees[0]
-    return tree_map(lambda *parts: np.concatenate(parts), *trees)
+    return tree_map(lambda *parts: _join(list(parts)), *trees)
+
+
+def _join(parts: list[Any]) -> Any:
+    # An empty shard may not know its inner shape or exact dtype; it has nothing to say.
+    parts = [part for part in parts if part.shape[0]] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    kind = kind_of(parts[0])
+    if kind in ("frame", "series"):
+        import pandas
+
+        plain = all(isinstance(part.index, pandas.RangeIndex) for part in parts)
+        return pandas.concat(parts, ignore_index=plain)
+    if kind == "table":
+        import pyarrow
+
+        return pyarrow.concat_tables(parts, promote_options="permissive")
+    return np.concatenate(parts)
 
 
 def describe(tree: Any) -> dict[str, str]:
-    """Say dtype and row shape of every array, for messages and for comparing shards.
+    """Say dtype and row shape of every leaf, for messages and for comparing shards.
 
     >>> describe({"x": np.zeros((4, 8, 8), "f4"), "y": np.zeros(4, "i8")})
     {'x': 'float32[8, 8]', 'y': 'int64[]'}
     """
-    return {name: f"{leaf.dtype}{list(leaf.shape[1:])}" for name, leaf in leaves(tree)}
+    told: dict[str, str] = {}
+    for name, leaf in leaves(tree):
+        kind = kind_of(leaf)
+        if kind == "frame":
+            told |= {f"{name}.{column}" if name else str(column): str(dtype) for column, dtype in leaf.dtypes.items()}
+        elif kind == "table":
+            told |= {f"{name}.{field.name}" if name else field.name: str(field.type) for field in leaf.schema}
+        else:
+            told[name] = f"{leaf.dtype}{list(leaf.shape[1:])}"
+    return told
 
 
 def size_in_bytes(tree: Any) -> int:
-    """Add up the bytes of all arrays."""
-    return sum(int(getattr(leaf, "nbytes", 0)) for _, leaf in leaves(tree))
+    """Add up the bytes of all leaves."""
+    total = 0
+    for _, leaf in leaves(tree):
+        size = leaf.memory_usage(index=False) if kind_of(leaf) in ("frame", "series") else getattr(leaf, "nbytes", 0)
+        total += int(np.sum(size))
+    return total

@@ -14,6 +14,7 @@ from orca.shards.tree import as_arrays, describe, join_rows, row_count, take_row
 class XShards:
     """Rows cut into shards that lie on this machine, in Ray's object store or in Spark.
 
+    >>> import numpy as np
     >>> shards = XShards.partition({"x": np.arange(6.0), "y": np.arange(6)}, num_shards=2)
     >>> len(shards), shards.num_partitions()
     (6, 2)
@@ -82,7 +83,7 @@ class XShards:
 
     def first(self) -> Any:
         """Bring the first shard into this process."""
-        return self._engine.first(self.parts)
+        return self._engine.take(self.parts, 1)[0]
 
     def inspect(self, fn: Callable[[Any], Any]) -> Any:
         """Run `fn` on the first shard where it lies and return its (small) result."""
@@ -139,7 +140,7 @@ class _Chain:
     def __init__(self, steps: tuple[Callable[[Any], Any], ...]) -> None:
         self._steps = steps
 
-    def __call__(self, shard: Any) -> Any:
+    def __call__(self, index: int, shard: Any) -> Any:
         for step in self._steps:
             shard = step(shard)
         return shard

@@ -71,7 +71,7 @@ def context(runtime: str) -> Iterator[Context]:
     """A context on each runtime; its gangs end with the test, Ray and Spark stay."""
     made = init_orca_context(runtime=runtime, cores=SLOTS)
     yield made
-    made.stop()
+    made.stop_gangs()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def local() -> Iterator[Context]:
     """A local context."""
     made = init_orca_context(cores=SLOTS)
     yield made
-    made.stop()
+    made.stop_gangs()
 
 
 @pytest.fixture(autouse=True, scope="session")

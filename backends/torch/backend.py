@@ -14,6 +14,7 @@ from orca.backends.torch.replica import TorchReplica
 from orca.backends.torch.spec import TorchSpec
 from orca.backends.torch.state import to_torch
 from orca.backends.torch.sync import Sync
+from orca.errors import ArgumentError
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
@@ -33,6 +34,11 @@ class TorchBackend(Backend):
 
     def check(self, spec: TorchSpec, workers: int) -> None:
         spec.check()
+
+    def check_fit(self, spec: TorchSpec) -> None:
+        missing = [name for name in ("optimizer", "loss") if getattr(spec, name) is None]
+        if missing:
+            raise ArgumentError(f"fit needs {' and '.join(f'{name}=' for name in missing)} in from_torch.")
 
     def build(self, spec: TorchSpec, context: RankContext, seed: int) -> TorchReplica:
         place = context.place

@@ -12,7 +12,7 @@ from torch import nn
 from orca.backends.base import Outcome, Replica, State
 from orca.backends.torch.state import to_plain, to_torch
 from orca.backends.torch.sync import Alone, Sync
-from orca.errors import ArgumentError, DataError
+from orca.errors import DataError
 from orca.shards.feed import Batch
 from orca.shards.tree import tree_map
 
@@ -52,10 +52,11 @@ class TorchReplica(Replica):
             torch.get_default_dtype(),
         )
         self._weighted = _has_weights(loss)
+        self._may_ignore = isinstance(loss, nn.NLLLoss | nn.CrossEntropyLoss) and loss.reduction == "mean"
 
     def train_step(self, batch: Batch, want_output: bool) -> Outcome:
-        if self._optimizer is None or self._loss is None:
-            raise ArgumentError("fit needs optimizer= and loss=; from_torch was given none.")
+        assert self._optimizer is not None
+        assert self._loss is not None
         self._model.train()
         features, target = self._tensors(batch.data)
         self._optimizer.zero_grad(set_to_none=True)
@@ -63,8 +64,11 @@ class TorchReplica(Replica):
         loss = self._compute_loss(output, target)
         rows = 0 if batch.filler else batch.rows
         if self._weighted:
-            count = self._weight(target) if rows else torch.zeros(())
+            count = self._weight(target) if rows else torch.zeros((), device=self._device)
             share = count / self._sync.total(count)
+            if not count:
+                # The mean over no label at all is not a number; this rank only takes part.
+                loss = torch.nan_to_num(loss) if rows else loss
             loss_count = float(count)
         else:
             share, loss_count = rows / batch.total, float(rows)
@@ -72,7 +76,7 @@ class TorchReplica(Replica):
         scale = share * self._sync.world
         (loss if isinstance(scale, float) and scale == 1.0 else loss * scale).backward()
         self._optimizer.step()
-        value = loss.item() if rows else 0.0
+        value = loss.item() if loss_count else 0.0
         if not want_output or not rows:
             return Outcome(value * loss_count, loss_count)
         return Outcome(value * loss_count, loss_count, _arrays(target), _arrays(output))
@@ -82,11 +86,12 @@ class TorchReplica(Replica):
         self._model.eval()
         features, target = self._tensors(data)
         output = self._call(self._model, features)
-        count, total = float(_first_length(features)), 0.0
+        count = total = 0.0
         if self._loss is not None:
-            if self._weighted:
-                count = float(self._weight(target))
-            total = float(self._compute_loss(output, target)) * count
+            # Unlike in training, no other rank has to agree on how to count: look at these very rows.
+            exact = self._may_ignore and isinstance(target, torch.Tensor)
+            count = float(self._weight(target)) if exact else float(_first_length(features))
+            total = float(self._compute_loss(output, target)) * count if count else 0.0
         if not want_output:
             return Outcome(total, count)
         return Outcome(total, count, _arrays(target), _arrays(output))
@@ -106,6 +111,19 @@ class TorchReplica(Replica):
         self._model.load_state_dict(to_torch(state["model"]))
         if self._optimizer is not None and state.get("optimizer") is not None:
             self._optimizer.load_state_dict(to_torch(state["optimizer"]))
+
+    def survey(self, data: Any) -> bool:
+        """Whether some label is to be ignored, which makes the loss's mean another one than that over rows."""
+        target = data.get("y") if isinstance(data, dict) else None
+        if not self._may_ignore or not isinstance(target, np.ndarray) or target.dtype.kind not in "iu":
+            return False
+        return bool((target == self._loss.ignore_index).any())
+
+    def agree(self, surveys: list[Any]) -> None:
+        self._weighted = self._weighted or any(found for share in surveys for found in share)
+
+    def settle(self) -> None:
+        self._sync.settle(self._model)
 
     def learning_rate(self) -> float | None:
         return float(self._optimizer.param_groups[0]["lr"]) if self._optimizer is not None else None
@@ -156,6 +174,9 @@ class TorchReplica(Replica):
     def _weight(self, target: torch.Tensor) -> torch.Tensor:
         """What a class-weighted mean divides by: the weights of the rows' own classes."""
         assert isinstance(self._loss, nn.NLLLoss | nn.CrossEntropyLoss)
+        if target.is_floating_point():
+            # Class probabilities as targets: torch divides by the rows, whatever the weights.
+            return torch.tensor(float(target.numel() // max(target.shape[1], 1)))
         valid = target != self._loss.ignore_index
         if self._loss.weight is None:
             return valid.sum().to(self._dtype)

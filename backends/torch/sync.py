@@ -26,6 +26,9 @@ class Sync(Protocol):
     def total(self, value: torch.Tensor) -> torch.Tensor:
         """Sum a number over all ranks."""
 
+    def settle(self, model: nn.Module) -> None:
+        """Give all ranks the buffers (running statistics) of rank 0."""
+
 
 class Alone:
     """One rank: nothing to agree on."""
@@ -37,6 +40,9 @@ class Alone:
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
         return value
+
+    def settle(self, model: nn.Module) -> None:
+        return None
 
 
 class DataParallel:
@@ -54,6 +60,10 @@ class DataParallel:
         value = value.clone()
         dist.all_reduce(value)
         return value
+
+    def settle(self, model: nn.Module) -> None:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
 
 
 def distributed_data_parallel(context: RankContext) -> Sync:

@@ -76,8 +76,8 @@ class Launcher(ABC):
     """The address on which the driver listens for its ranks."""
 
     @abstractmethod
-    def slots(self) -> int:
-        """How many ranks this cluster can run at once."""
+    def slots(self, wanted: int = 0) -> int:
+        """How many ranks this cluster can run at once; a young cluster may be given a moment to get there."""
 
     @abstractmethod
     def start(self, world: int, meeting: Meeting, sources: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ OnEvent = Callable[[Event], None]
 
 _GRACE_SECONDS = 0.7
 _STOPPED_SECONDS = 4.0
+_BUSY_SHARE = 0.05
 _LOG_LINES = 20
 _CONNECTION_WORDS = ("connection closed", "connection reset", "gloo", "broken pipe", "timed out", "peer")
 
@@ -37,7 +38,7 @@ class _Seat:
         self.link = link
         self.last_beat = time.monotonic()
         self.cpu_spent = 0.0
-        self.cpu_moved = 0.0
+        self.cpu_seen = 0.0
         self.log: deque[str] = deque(maxlen=_LOG_LINES)
 
 
@@ -63,7 +64,7 @@ class Gang:
         start_seconds: float = 120.0,
         stall_seconds: float = 8.0,
     ) -> None:
-        slots = launcher.slots()
+        slots = launcher.slots(world)
         if world > slots:
             raise ResourceError(
                 f"workers={world} does not fit: the {launcher.runtime} runtime has {slots} "
@@ -255,11 +256,14 @@ class Gang:
             process = psutil.Process(seat.hello.pid)
             if process.status() == psutil.STATUS_STOPPED:
                 return True
-            times = process.cpu_times()
             now = time.monotonic()
-            if times.user + times.system > seat.cpu_spent or process.status() == psutil.STATUS_DISK_SLEEP:
-                seat.cpu_spent, seat.cpu_moved = times.user + times.system, now
-            return silence > self._stall_seconds and now - seat.cpu_moved > self._stall_seconds
+            times = process.cpu_times()
+            spent = times.user + times.system
+            # Threads that wait for the GIL burn a little by themselves; only real work counts as life.
+            worked = spent - seat.cpu_spent > _BUSY_SHARE * (now - seat.cpu_seen)
+            if worked or process.status() == psutil.STATUS_DISK_SLEEP:
+                seat.cpu_spent, seat.cpu_seen = spent, now
+            return silence > self._stall_seconds and now - seat.cpu_seen > self._stall_seconds
         except psutil.Error:
             return silence > self._stall_seconds
 

@@ -100,7 +100,7 @@ def nursery(preload: tuple[str, ...]) -> Nursery:
 
 
 def close_nurseries() -> None:
-    """End all zygotes; called when the context stops. At the driver's end they leave by themselves."""
+    """End all zygotes; called when the context stops. If the driver dies, they leave by themselves."""
     while _nurseries:
         _nurseries.popitem()[1].close()
 
@@ -117,7 +117,7 @@ class LocalLauncher(Launcher):
         self._names: dict[int, str] = {}
         self._folder: Scratch | None = None
 
-    def slots(self) -> int:
+    def slots(self, wanted: int = 0) -> int:
         return self._cores
 
     def advice(self, world: int) -> str:

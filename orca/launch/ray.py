@@ -78,7 +78,7 @@ class RayLauncher(Launcher):
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def slots(self) -> int:
+    def slots(self, wanted: int = 0) -> int:
         import ray
 
         return int(ray.cluster_resources().get("CPU", 0))
@@ -127,6 +127,8 @@ class RayLauncher(Launcher):
         for actor in self._actors:
             actor.drop.remote(self._ticket)
         self._busy = False
+        if self._timer is not None:
+            self._timer.cancel()
         # Ray needs up to a second to give back what was just freed: keep it for the next call, but not for long.
         self._timer = threading.Timer(_IDLE_SECONDS, self.rest)
         self._timer.daemon = True

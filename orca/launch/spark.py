@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from orca.launch.base import Hello, Launcher, Meeting
 from orca.launch.gang import driver_path
-from orca.launch.processes import kill
+from orca.launch.processes import kill, wait_until
 from orca.launch.rank import serve
 from orca.machine import host_id
 from orca.shards.exchange import spool, spool_prefix
@@ -66,7 +65,15 @@ class SparkLauncher(Launcher):
         self._error: BaseException | None = None
         self._token = ""
 
-    def slots(self) -> int:
+    def slots(self, wanted: int = 0) -> int:
+        found = self._count_slots()
+        if not self._spark.master.startswith("local["):
+            # Executors of a young cluster register one by one; give them a moment before saying no.
+            wait_until(lambda: self._count_slots() >= wanted, _REGISTER_SECONDS, step=0.2)
+            found = self._count_slots()
+        return found
+
+    def _count_slots(self) -> int:
         conf = self._spark.getConf()
         per_task = int(conf.get("spark.task.cpus", "1"))
         fixed = conf.get("spark.default.parallelism")
@@ -83,14 +90,6 @@ class SparkLauncher(Launcher):
             f"Use workers={self.slots()} or fewer, or start Spark with more cores: "
             f'init_orca_context(runtime="spark", cores={world}).'
         )
-
-    def wait_for_executors(self, world: int) -> None:
-        """Executors of a young cluster register one by one; give them a moment before saying no."""
-        if self._spark.master.startswith("local["):
-            return
-        end = time.monotonic() + _REGISTER_SECONDS
-        while self.slots() < world and time.monotonic() < end:
-            time.sleep(0.2)
 
     def start(self, world: int, meeting: Meeting, sources: Mapping[str, Any]) -> None:
         from pyspark import InheritableThread

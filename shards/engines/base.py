@@ -6,6 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+Step = Callable[[int, Any], Any]
+"""A function of a shard's number and the shard."""
+
+Split = Callable[[int, Any], list[Any]]
+"""Cuts a shard (by number) into pieces, one for each new shard."""
+
+Join = Callable[[int, list[Any]], Any]
+"""Puts the pieces of a new shard (by number) together, in the order of the shards they come from."""
+
 
 class Engine(ABC):
     """Keeps shards and runs functions on them. `parts` is the engine's own handle to a list of shards."""
@@ -17,16 +26,24 @@ class Engine(ABC):
         """Store shards that are in this process; return the parts."""
 
     @abstractmethod
-    def map(self, parts: Any, fn: Callable[[Any], Any]) -> Any:
-        """Run `fn` on every shard where it lies; return the new parts."""
+    def map(self, parts: Any, step: Step) -> Any:
+        """Run `step` on every shard where it lies; return the new parts."""
+
+    @abstractmethod
+    def zip(self, left: Any, right: Any) -> Any:
+        """Pair the shards of two parts of the same length as tuples."""
+
+    @abstractmethod
+    def shuffle(self, parts: Any, split: Split, join: Join, count: int) -> Any:
+        """Cut every shard into `count` pieces and make the j-th pieces of all shards the new shard j."""
 
     @abstractmethod
     def gather(self, parts: Any) -> list[Any]:
         """Bring all shards into this process."""
 
     @abstractmethod
-    def first(self, parts: Any) -> Any:
-        """Bring the first shard into this process."""
+    def take(self, parts: Any, count: int) -> list[Any]:
+        """Bring the first shards into this process."""
 
     @abstractmethod
     def inspect(self, parts: Any, fn: Callable[[Any], Any]) -> Any:
@@ -39,6 +56,10 @@ class Engine(ABC):
     @abstractmethod
     def count(self, parts: Any) -> int:
         """Number of shards."""
+
+    def cache(self, parts: Any) -> Any:
+        """Compute the shards and keep them; return the parts to use from now on."""
+        return parts
 
     def free(self, parts: Any) -> None:
         """Give the shards up at once, even if somebody still holds the parts (a traceback, a notebook)."""

@@ -6,24 +6,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from orca.shards import store
-from orca.shards.engines.base import Engine
+from orca.shards.engines.base import Engine, Join, Split, Step
 from orca.shards.packing import write_file
-from orca.shards.tree import row_count
+from orca.shards.tree import length_of
+
+Work = Callable[[int], Any]
+"""Makes the new shard of a number."""
 
 
-def _map_share(context: Any, fn: Callable[[Any], Any], parts: list[store.FileShard], folder: str) -> Any:
-    """Run on a rank: map every world-th shard into a new file of the driver's folder."""
-    made: list[tuple[int, str, int]] = []
-    for index in range(context.place.rank, len(parts), context.place.world):
-        result = fn(parts[index].load())
+def _make_share(context: Any, work: Work, count: int, folder: str) -> list[tuple[int, str, int]]:
+    """Run on a rank: make every world-th new shard and write it to the driver's folder."""
+    made = []
+    for index in range(context.place.rank, count, context.place.world):
+        result = work(index)
         path = store.new_path(folder)
         write_file(path, result)
-        made.append((index, path, row_count(result)))
+        made.append((index, path, length_of(result)))
     return made
 
 
 class LocalEngine(Engine):
-    """The engine of the local runtime; maps run on the context's warm processes."""
+    """The engine of the local runtime; work runs on the context's warm processes."""
 
     name = "local"
 
@@ -34,19 +37,22 @@ class LocalEngine(Engine):
     def put(self, shards: Sequence[Any]) -> list[store.FileShard]:
         return [store.keep(shard) for shard in shards]
 
-    def map(self, parts: list[store.FileShard], fn: Callable[[Any], Any]) -> list[store.FileShard]:
-        if not parts:
-            return []
-        gang = self._gang(min(self._cores, len(parts)))
-        shares = gang.call(_map_share, fn, parts, str(store.folder()))
-        made = sorted((entry for share in shares for entry in share), key=lambda entry: entry[0])
-        return [store.FileShard(path, rows) for _, path, rows in made]
+    def map(self, parts: list[store.FileShard], step: Step) -> list[store.FileShard]:
+        return self._make(lambda index: step(index, parts[index].load()), len(parts))
+
+    def zip(self, left: list[store.FileShard], right: list[store.FileShard]) -> list[store.FileShard]:
+        return self._make(lambda index: (left[index].load(), right[index].load()), len(left))
+
+    def shuffle(self, parts: list[store.FileShard], split: Split, join: Join, count: int) -> list[store.FileShard]:
+        # The pieces of one shard go into one file; reading piece j of it touches only that piece's pages.
+        pieces = self.map(parts, split)
+        return self._make(lambda index: join(index, [piece.load()[index] for piece in pieces]), count)
 
     def gather(self, parts: list[store.FileShard]) -> list[Any]:
         return [part.load() for part in parts]
 
-    def first(self, parts: list[store.FileShard]) -> Any:
-        return parts[0].load()
+    def take(self, parts: list[store.FileShard], count: int) -> list[Any]:
+        return [part.load() for part in parts[:count]]
 
     def inspect(self, parts: list[store.FileShard], fn: Callable[[Any], Any]) -> Any:
         return fn(parts[0].load())
@@ -60,3 +66,10 @@ class LocalEngine(Engine):
     def free(self, parts: list[store.FileShard]) -> None:
         for part in parts:
             part.free()
+
+    def _make(self, work: Work, count: int) -> list[store.FileShard]:
+        if count == 0:
+            return []
+        shares = self._gang(min(self._cores, count)).call(_make_share, work, count, str(store.folder()))
+        made = sorted((entry for share in shares for entry in share), key=lambda entry: entry[0])
+        return [store.FileShard(path, rows) for _, path, rows in made]

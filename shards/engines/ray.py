@@ -1,4 +1,4 @@
-"""Shards as objects of Ray's store; maps run as Ray tasks, which Ray repeats if a node is lost."""
+"""Shards as objects of Ray's store; work runs as Ray tasks, which Ray repeats if a worker or node is lost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 import cloudpickle
 
-from orca.shards.engines.base import Engine
-from orca.shards.tree import row_count
+from orca.shards.engines.base import Engine, Join, Split, Step
+from orca.shards.tree import length_of
+
+_RETRIES = 3
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,23 @@ class RayShard:
         return ray.get(self.ref)
 
 
-def _apply(blob: bytes, shard: Any) -> tuple[Any, int]:
-    result = cloudpickle.loads(blob)(shard)
-    return result, row_count(result)
+def _step(blob: bytes, index: int, shard: Any) -> tuple[Any, int]:
+    result = cloudpickle.loads(blob)(index, shard)
+    return result, length_of(result)
+
+
+def _split(blob: bytes, index: int, shard: Any) -> Any:
+    pieces = cloudpickle.loads(blob)(index, shard)
+    return pieces[0] if len(pieces) == 1 else tuple(pieces)
+
+
+def _join(blob: bytes, index: int, *pieces: Any) -> tuple[Any, int]:
+    result = cloudpickle.loads(blob)(index, list(pieces))
+    return result, length_of(result)
+
+
+def _pair(left: Any, right: Any) -> tuple[Any, int]:
+    return (left, right), length_of((left, right))
 
 
 def _call(blob: bytes, shard: Any) -> Any:
@@ -51,32 +67,36 @@ class RayEngine(Engine):
     def put(self, shards: Sequence[Any]) -> list[RayShard]:
         import ray
 
-        return [RayShard(ray.put(shard), row_count(shard)) for shard in shards]
+        return [RayShard(ray.put(shard), length_of(shard)) for shard in shards]
 
-    def map(self, parts: list[RayShard], fn: Callable[[Any], Any]) -> list[RayShard]:
-        import ray
+    def map(self, parts: list[RayShard], step: Step) -> list[RayShard]:
+        task, blob = self._task(_step, 2), self._ship(step)
+        return [RayShard(*task.remote(blob, index, part.ref)) for index, part in enumerate(parts)]
 
-        # An idle gang may still hold the CPUs that these tasks need.
-        self._rest()
-        # Pickled once and shared by all tasks; a closure may carry a whole model.
-        blob = ray.put(cloudpickle.dumps(fn))
-        task = ray.remote(_apply).options(num_returns=2, num_cpus=1, max_retries=3)
-        return [RayShard(*task.remote(blob, part.ref)) for part in parts]
+    def zip(self, left: list[RayShard], right: list[RayShard]) -> list[RayShard]:
+        task = self._task(_pair, 2)
+        return [RayShard(*task.remote(one.ref, two.ref)) for one, two in zip(left, right, strict=True)]
+
+    def shuffle(self, parts: list[RayShard], split: Split, join: Join, count: int) -> list[RayShard]:
+        cutting, blob = self._task(_split, count), self._ship(split)
+        pieces = [cutting.remote(blob, index, part.ref) for index, part in enumerate(parts)]
+        columns = [pieces] if count == 1 else list(zip(*pieces, strict=True))
+        joining, blob = self._task(_join, 2), self._ship(join)
+        return [RayShard(*joining.remote(blob, index, *column)) for index, column in enumerate(columns)]
 
     def gather(self, parts: list[RayShard]) -> list[Any]:
         import ray
 
         return list(ray.get([part.ref for part in parts]))
 
-    def first(self, parts: list[RayShard]) -> Any:
-        return parts[0].load()
+    def take(self, parts: list[RayShard], count: int) -> list[Any]:
+        return self.gather(parts[:count])
 
     def inspect(self, parts: list[RayShard], fn: Callable[[Any], Any]) -> Any:
         import ray
 
-        blob = cloudpickle.dumps(fn)
-        task = ray.remote(_call).options(num_cpus=0, max_retries=3)
-        return ray.get(task.remote(blob, parts[0].ref))
+        task = ray.remote(_call).options(num_cpus=0, max_retries=_RETRIES)
+        return ray.get(task.remote(cloudpickle.dumps(fn), parts[0].ref))
 
     def rows(self, parts: list[RayShard]) -> list[int]:
         import ray
@@ -90,3 +110,17 @@ class RayEngine(Engine):
 
     def free(self, parts: list[RayShard]) -> None:
         parts.clear()
+
+    def _task(self, function: Callable[..., Any], returns: int) -> Any:
+        import ray
+
+        # An idle gang may still hold the CPUs that these tasks need.
+        self._rest()
+        return ray.remote(function).options(num_returns=returns, num_cpus=1, max_retries=_RETRIES)
+
+    @staticmethod
+    def _ship(function: Callable[..., Any]) -> Any:
+        import ray
+
+        # Pickled once and shared by all tasks; a closure may carry a whole model.
+        return ray.put(cloudpickle.dumps(function))

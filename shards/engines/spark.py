@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from orca.shards.engines.base import Engine
+import cloudpickle
+
+from orca.shards.engines.base import Engine, Join, Split, Step
 from orca.shards.packing import pack, unpack
-from orca.shards.tree import row_count
+from orca.shards.tree import length_of
 
 
 class SparkEngine(Engine):
-    """The engine of the Spark runtime. Parts are an RDD of packed shards, in order."""
+    """The engine of the Spark runtime. Parts are an RDD of packed shards, one per partition, in order."""
 
     name = "spark"
 
@@ -22,30 +24,61 @@ class SparkEngine(Engine):
         packed = [pack(shard) for shard in shards]
         return self._session.sparkContext.parallelize(packed, max(1, len(packed)))
 
-    def map(self, parts: Any, fn: Callable[[Any], Any]) -> Any:
-        import cloudpickle
+    def map(self, parts: Any, step: Step) -> Any:
+        blob = self._ship(step)
 
-        # A broadcast travels once per executor, the closure of a task once per task.
-        blob = self._session.sparkContext.broadcast(cloudpickle.dumps(fn))
-
-        def run(records: Iterator[bytes]) -> Iterator[bytes]:
-            apply = cloudpickle.loads(blob.value)
+        def run(index: int, records: Iterator[bytes]) -> Iterator[bytes]:
+            function = cloudpickle.loads(blob.value)
             for record in records:
-                yield pack(apply(unpack(record)))
+                yield pack(function(index, unpack(record)))
 
-        return parts.mapPartitions(run, preservesPartitioning=True)
+        return parts.mapPartitionsWithIndex(run)
+
+    def zip(self, left: Any, right: Any) -> Any:
+        return left.zip(right).map(lambda pair: pack((unpack(pair[0]), unpack(pair[1]))))
+
+    def shuffle(self, parts: Any, split: Split, join: Join, count: int) -> Any:
+        cutting, joining = self._ship(split), self._ship(join)
+
+        def cut(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, tuple[int, bytes]]]:
+            function = cloudpickle.loads(cutting.value)
+            for record in records:
+                for target, piece in enumerate(function(index, unpack(record))):
+                    yield target, (index, pack(piece))
+
+        def glue(target: int, records: Iterator[tuple[int, tuple[int, bytes]]]) -> Iterator[bytes]:
+            function = cloudpickle.loads(joining.value)
+            pieces = sorted((piece for _, piece in records), key=lambda piece: piece[0])
+            yield pack(function(target, [unpack(blob) for _, blob in pieces]))
+
+        return parts.mapPartitionsWithIndex(cut).partitionBy(count, lambda key: key).mapPartitionsWithIndex(glue)
 
     def gather(self, parts: Any) -> list[Any]:
         return [unpack(record) for record in parts.collect()]
 
-    def first(self, parts: Any) -> Any:
-        return unpack(parts.first())
+    def take(self, parts: Any, count: int) -> list[Any]:
+        return [unpack(record) for record in parts.take(count)]
 
     def inspect(self, parts: Any, fn: Callable[[Any], Any]) -> Any:
         return parts.map(lambda record: fn(unpack(record))).first()
 
     def rows(self, parts: Any) -> list[int]:
-        return list(parts.map(lambda record: row_count(unpack(record))).collect())
+        return list(parts.map(lambda record: length_of(unpack(record))).collect())
 
     def count(self, parts: Any) -> int:
         return int(parts.getNumPartitions())
+
+    def cache(self, parts: Any) -> Any:
+        from pyspark import StorageLevel
+
+        kept = parts.persist(StorageLevel.MEMORY_AND_DISK)
+        kept.count()
+        return kept
+
+    def free(self, parts: Any) -> None:
+        if parts.is_cached:
+            parts.unpersist()
+
+    def _ship(self, function: Callable[..., Any]) -> Any:
+        # A broadcast travels once per executor, the closure of a task once per task.
+        return self._session.sparkContext.broadcast(cloudpickle.dumps(function))

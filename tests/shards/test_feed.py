@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orca.shards.exchange import MappedShard
-from orca.shards.feed import Feed, Rows, cut, share
+from orca.shards.feed import Feed, Given, Rows, cut, share
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) > 0)
 
@@ -18,7 +17,7 @@ def rows_of(sizes):
     borders = np.cumsum([0, *sizes])
     values = np.arange(borders[-1])
     return Rows(
-        [MappedShard({"x": values[a:b].reshape(-1, 1) * 10, "y": values[a:b]}) for a, b in itertools.pairwise(borders)]
+        [Given({"x": values[a:b].reshape(-1, 1) * 10, "y": values[a:b]}) for a, b in itertools.pairwise(borders)]
     )
 
 
@@ -73,7 +72,7 @@ def test_epochs_differ_and_seeds_differ():
 
 def test_contiguous_batches_are_views():
     source = np.arange(100.0)
-    feed = Feed(Rows([MappedShard({"x": source})]), rank=0, world=1, batch_size=10, shuffle=False)
+    feed = Feed(Rows([Given({"x": source})]), rank=0, world=1, batch_size=10, shuffle=False)
     assert all(np.shares_memory(batch.data["x"], source) for batch in feed.epoch(0))
 
 
