@@ -4,6 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+BENCH ?= $(filter-out %/__init__.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast lint format docs bench wheel clean
@@ -40,8 +41,8 @@ format: $(BIN)/ruff  ## sort imports and format the code
 docs: $(BIN)/sphinx-build  ## build the documentation into docs/_build/html
 	@$(BIN)/sphinx-build -W docs docs/_build/html $(ARGS)
 
-bench: $(BIN)/ray  ## run the benchmarks (ARGS go to benchmarks/run.py)
-	@$(BIN)/python benchmarks/run.py $(ARGS)
+bench: $(BIN)/ray  ## run the scripts in benchmarks/, or BENCH="benchmarks/one.py"
+	@for script in $(BENCH); do echo "==> $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
 
 wheel: $(BIN)/pyproject-build  ## build the wheel and the source archive into dist/
 	@$(BIN)/python -m build $(ARGS)

@@ -58,6 +58,9 @@ class Replica(ABC):
     def agree(self, surveys: list[Any]) -> None:
         """Hear what the surveys of all ranks found."""
 
+    def reseed(self, seed: int, epoch: int, rank: int) -> None:
+        """Start the random numbers of an epoch (dropout, augmentation), the same whenever it is run."""
+
     def settle(self) -> None:
         """Make equal on all ranks what a training step does not, such as running statistics."""
 

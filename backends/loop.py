@@ -85,6 +85,8 @@ def _replica(context: RankContext, job: Job) -> Replica:
         context.memory.pop("replica", None)
         replica = job.backend.build(job.spec, context, job.seed)
         version = -1
+    if version != job.version and job.state is None and job.version > 0:
+        raise RuntimeError("this rank lacks the model's state; call the estimator's shutdown() and try again")
     if version != job.version and job.state is not None:
         replica.load_state(job.state)
     context.memory["replica"] = (job.owner, job.version, replica)
@@ -111,6 +113,7 @@ def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> tuple[list[dic
     records: list[dict[str, Any]] = []
     want_output = bool(job.metrics)
     for epoch in range(plan.first_epoch, plan.first_epoch + plan.epochs):
+        replica.reseed(job.seed, epoch, place.rank)
         began = told = time.monotonic()
         tally = Tally(job.metrics)
         done = 0
@@ -166,6 +169,8 @@ def evaluate_on_rank(context: RankContext, job: Job, batch_size: int) -> dict[st
     """Score all rows of the source; every rank returns the same exact result."""
     replica = _replica(context, job)
     rows = Rows(context.sources["data"])
+    if not len(rows):
+        raise DataError("There is no row to evaluate: all shards are empty.")
     return _evaluate(context, replica, rows, batch_size, job.metrics, "")
 
 

@@ -12,41 +12,38 @@ import numpy as np
 
 from orca.errors import ArgumentError, DataError
 
-_ARRAYS = "arrays.safetensors"
 _ABOUT = "orca.json"
 _MARK = "orca.array"
 
 
 def save(path: str, about: dict[str, Any], state: Any) -> None:
-    """Write a state to a folder: under a temporary name first, renamed when it is complete."""
+    """Write a state to a folder. The description is moved in last and names its arrays: until then the old
+    state is the saved one, whatever interrupts the writing."""
     import fsspec
     from safetensors.numpy import save as pack
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    about = {"format": 1, **about, "state": _split(state, "", arrays)}
+    name = f"arrays-{uuid.uuid4().hex[:12]}.safetensors"
+    about = {"format": 1, **about, "arrays": name, "state": _split(state, "", arrays)}
     files, target = fsspec.core.url_to_fs(str(path))
     target = target.rstrip("/")
-    if files.exists(target) and not files.exists(f"{target}/{_ABOUT}"):
+    if files.exists(target) and not files.exists(f"{target}/{_ABOUT}") and files.ls(target, detail=False):
         raise ArgumentError(f"path={str(path)!r} exists and is not a saved estimator. Choose another path.")
-    parent = target.rpartition("/")[0]
-    if parent:
-        files.makedirs(parent, exist_ok=True)
-    temporary = f"{target}.tmp-{uuid.uuid4().hex[:8]}"
-    files.makedirs(temporary)
+    files.makedirs(target, exist_ok=True)
+    draft = f"{target}/{name}.json"
     try:
-        files.pipe_file(f"{temporary}/{_ARRAYS}", pack(arrays))
-        files.pipe_file(f"{temporary}/{_ABOUT}", json.dumps(about, indent=1).encode())
-        old = f"{target}.old-{uuid.uuid4().hex[:8]}"
-        replaced = files.exists(target)
-        if replaced:
-            files.mv(target, old, recursive=True)
-        files.mv(temporary, target, recursive=True)
-        if replaced:
-            files.rm(old, recursive=True)
+        files.pipe_file(f"{target}/{name}", pack(arrays))
+        files.pipe_file(draft, json.dumps(about, indent=1).encode())
+        files.mv(draft, f"{target}/{_ABOUT}")
     except BaseException:
-        if files.exists(temporary):
-            files.rm(temporary, recursive=True)
+        for left in (f"{target}/{name}", draft):
+            if files.exists(left):
+                files.rm(left)
         raise
+    for left in files.ls(target, detail=False):
+        last = str(left).rpartition("/")[2]
+        if last.startswith("arrays-") and last != name:
+            files.rm(left)
 
 
 def load(path: str) -> tuple[dict[str, Any], Any]:
@@ -60,8 +57,8 @@ def load(path: str) -> tuple[dict[str, Any], Any]:
         raise ArgumentError(f"path={str(path)!r} has no saved estimator in it (no {_ABOUT} there).")
     about = json.loads(files.cat_file(f"{target}/{_ABOUT}"))
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / _ARRAYS
-        files.get_file(f"{target}/{_ARRAYS}", str(copy))
+        copy = Path(folder) / "arrays"
+        files.get_file(f"{target}/{about.pop('arrays')}", str(copy))
         arrays = load_file(str(copy))
     return about, _join(about.pop("state"), arrays)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
+import re
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,6 +48,8 @@ class Context:
         self._engine: Engine | None = None
         self._end: Callable[[], None] = lambda: None
         self._gangs: dict[tuple[int, tuple[str, ...]], Gang] = {}
+        self._lock = threading.Lock()
+        self._ended = False
 
     @property
     def engine(self) -> Engine:
@@ -66,6 +71,23 @@ class Context:
 
         return LocalEngine(self.gang, self.cores)
 
+    def local_engine(self) -> Engine:
+        """An engine on this machine, for shards that leave Ray or Spark."""
+        from orca.launch.gang import Gang
+        from orca.launch.local import LocalLauncher
+        from orca.shards.engines.local import LocalEngine
+
+        if self.runtime == "local":
+            return self.engine
+
+        def gang(world: int) -> Gang:
+            key = (-world, ("local",))
+            if key not in self._gangs:
+                self._gangs[key] = Gang(LocalLauncher(world), world)
+            return self._gangs[key]
+
+        return LocalEngine(gang, usable_cpus())
+
     def launcher(self, preload: tuple[str, ...] = ()) -> Launcher:
         """A new launcher for this runtime."""
         if self.runtime == "ray":
@@ -84,14 +106,16 @@ class Context:
         """The warm gang of this size, or a new one."""
         from orca.launch.gang import Gang
 
-        for (size, loaded), gang in list(self._gangs.items()):
-            if gang.broken:
-                del self._gangs[size, loaded]
-            elif size == world and preload in (None, loaded):
-                return gang
-        made = Gang(self.launcher(preload or ()), world)
-        self._gangs[world, preload or ()] = made
-        return made
+        if self._ended and self.runtime == "local" and current().runtime == "local":
+            # Shards outlive the context that made them; their work runs on the one of today.
+            return current().gang(min(world, current().cores), preload)
+        with self._lock:
+            for (size, loaded), gang in self._gangs.items():
+                if size == world and preload in (None, loaded):
+                    return gang
+            made = Gang(self.launcher(preload or ()), world)
+            self._gangs[world, preload or ()] = made
+            return made
 
     def warm(self, world: int, preload: tuple[str, ...]) -> Gang | None:
         """The gang of this size if there is one."""
@@ -113,6 +137,7 @@ class Context:
         global _current
         if _current is self:
             _current = None
+        self._ended = True
         self.stop_gangs()
         end, self._end = self._end, lambda: None
         end()
@@ -145,6 +170,17 @@ class Context:
 _current: Context | None = None
 
 
+def _forget() -> None:
+    """In a forked child: the gangs belong to the parent; ending them here would end his."""
+    global _current
+    if _current is not None:
+        _current._ended, _current._gangs, _current._end = True, {}, lambda: None
+        _current = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def init_orca_context(
     cluster_mode: str = "local",
     runtime: str | None = None,
@@ -167,10 +203,10 @@ def init_orca_context(
     global _current
     if cluster_mode == "ray":
         cluster_mode, runtime = "local", runtime or "ray"
-    if cluster_mode not in _MASTERS and not cluster_mode.startswith("local"):
+    if cluster_mode not in _MASTERS and not re.fullmatch(r"local(-cluster)?\[.*\]", str(cluster_mode)):
         raise ArgumentError(
             f"cluster_mode={cluster_mode!r} is not known. Use one of {', '.join(_MASTERS)}."
-            + suggest(cluster_mode, _MASTERS)
+            + suggest(str(cluster_mode), _MASTERS)
         )
     runtime = runtime or ("local" if cluster_mode == "local" and "master" not in conf else "spark")
     if runtime not in ("local", "ray", "spark"):
@@ -243,11 +279,17 @@ def _start(
             f"init_orca_context does not know {', '.join(f'{key}=' for key in conf)} for the local runtime. "
             'Did you mean runtime="ray" or runtime="spark"?'
         )
+    if num_nodes != 1:
+        raise ArgumentError(
+            f'num_nodes={num_nodes}: the local runtime is this one machine. Use runtime="ray" or "spark".'
+        )
     return Context(runtime, cores or usable_cpus(), asked)
 
 
 def current() -> Context:
-    """The active context; the local one starts by itself."""
+    """The active context; the local one starts by itself, and one whose runtime was stopped is not active."""
+    if _current is not None and not _alive(_current):
+        _current.stop()
     return _current if _current is not None else init_orca_context()
 
 

@@ -39,6 +39,10 @@ class NotFittedError(OrcaError, ValueError, AttributeError):
     """The estimator has nothing to give yet because it was never fitted or loaded."""
 
 
+class TransformError(OrcaError, RuntimeError):
+    """A function failed on a shard; the message names the shard and what was raised."""
+
+
 class WorkerError(OrcaError, RuntimeError):
     """A rank raised, died or stalled, and the whole gang was ended because of it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import secrets
 import uuid
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,8 @@ class Estimator:
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ArgumentError(f"workers={workers!r}: expected a whole number of at least 1.")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+            raise ArgumentError(f"seed={seed!r}: expected a whole number of at least 0, or None.")
         backend.check(spec, workers)
         self.backend = backend
         self.spec = spec
@@ -103,8 +106,8 @@ class Estimator:
         if isinstance(y, int) and not isinstance(y, bool):
             epochs, y = y, None
         self.backend.check_fit(self.spec)
-        _check_count("epochs", epochs)
-        _check_count("batch_size", batch_size)
+        epochs = _check_count("epochs", epochs)
+        batch_size = _check_count("batch_size", batch_size)
         if batch_size < self.workers:
             raise ArgumentError(
                 f"batch_size={batch_size} is smaller than workers={self.workers}. batch_size counts the rows of "
@@ -120,24 +123,23 @@ class Estimator:
                     _borrowed(validation_data, None, context, "validation_data")
                 )
             show = stack.enter_context(Progress(self.epoch + epochs, progress))
+            stack.enter_context(gang.lock)
             results = gang.call(fit_on_rank, self._job(gang), plan, sources=sources, on_event=show)
-        records, self._state = results[0]
-        self._version += 1
-        self.epoch += epochs
-        if gang.running:
-            gang.memory["replica"] = (self._owner, self._version)
+            records, self._state = results[0]
+            self._version += 1
+            self.epoch += epochs
+            self._remember(gang)
         return History(records)
 
     def evaluate(self, data: Any, y: Any = None, *, batch_size: int = 256) -> dict[str, float]:
         """Return loss and metrics over all rows, exactly as one process over all rows would."""
-        _check_count("batch_size", batch_size)
+        batch_size = _check_count("batch_size", batch_size)
         context = current()
         gang = self._gang(context)
-        with _borrowed(data, y, context) as shards:
+        with _borrowed(data, y, context) as shards, gang.lock:
             show = Progress(0, show=False)
             results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources={"data": shards}, on_event=show)
-        if gang.running:
-            gang.memory["replica"] = (self._owner, self._version)
+            self._remember(gang)
         return dict(results[0])
 
     def predict(self, data: Any, *, batch_size: int = 256) -> Any:
@@ -145,13 +147,14 @@ class Estimator:
 
         An XShards comes back with the entry ``prediction`` added to each shard; it is computed when needed.
         """
-        _check_count("batch_size", batch_size)
+        batch_size = _check_count("batch_size", batch_size)
         context = current()
         engine = context.engine
         given = isinstance(data, XShards)
         # Fewer, larger tasks: one per worker, as each loads the model once.
         shards = to_shards(data, None, engine, need_labels=False, parts=self.workers)
-        threads = self._threads(context) if context.runtime == "local" else 1
+        # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
+        threads = None if context.runtime == "local" else 1
         job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
         predicted = shards.transform_shard(Predict(job, batch_size, threads, only_prediction=not given))
         if given:
@@ -189,7 +192,7 @@ class Estimator:
         context = current()
         launcher = context.launcher(self.backend.preload)
         slots = launcher.slots()
-        threads = self._threads(context)
+        threads = max(1, usable_cpus() // self.workers)
         lines = [
             f"{self.backend.framework} model, backend {self.backend.name}, epoch {self.epoch}, seed {self.seed}",
             f"runtime {context.runtime}: {self.workers} of {slots} slots",
@@ -210,18 +213,23 @@ class Estimator:
         """End the worker processes of this estimator's size; the next call starts new ones."""
         current().stop_gang(self.workers, self.backend.preload)
 
-    def _threads(self, context: Context) -> int:
-        """Threads of each of this estimator's workers if they share one host."""
-        return max(1, usable_cpus() // self.workers)
-
     def _gang(self, context: Context) -> Gang:
         return context.gang(self.workers, self.backend.preload)
 
     def _job(self, gang: Gang) -> Job:
-        """The job for the ranks; the state travels only if they do not have it already."""
+        """The job for the ranks; the state travels only if they do not have it already. Needs the gang's lock."""
+        gang.refresh()
         known = gang.running and gang.memory.get("replica") == (self._owner, self._version)
         state = None if known else self._state
         return Job(self.backend, self.spec, self._owner, self._version, state, self.seed, tuple(self.metrics))
+
+    def _remember(self, gang: Gang) -> None:
+        if gang.running:
+            gang.memory["replica"] = (self._owner, self._version)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy is another estimator: what the ranks hold of this one is not its.
+        return {**self.__dict__, "_owner": uuid.uuid4().hex}
 
     def __repr__(self) -> str:
         return f"<Estimator: {self.backend.framework}, backend {self.backend.name}, {self.workers} workers>"
@@ -238,9 +246,14 @@ def _borrowed(data: Any, y: Any, context: Context, argument: str = "data") -> It
             shards.free()
 
 
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _check_count(name: str, value: Any) -> int:
+    try:
+        count = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = -1
+    if count < 1:
         raise ArgumentError(f"{name}={value!r}: expected a whole number of at least 1.")
+    return count
 
 
 __all__: Sequence[str] = ["Estimator"]

@@ -76,6 +76,7 @@ def start_spark(
 ) -> tuple[Any, Ender]:
     """Join the active Spark session or build one for `master`; return it and how to end it."""
     try:
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingPackageError(
@@ -84,6 +85,9 @@ def start_spark(
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, _nothing
+    if SparkContext._active_spark_context is not None:
+        # The user made a bare SparkContext: a session on top of it is ours, the context is not.
+        return SparkSession.builder.getOrCreate(), _nothing
     problem = java_problem()
     if problem is not None:
         raise MissingPackageError(problem)

@@ -26,9 +26,9 @@ class Scratch:
             self.lock.close()
 
 
-def scratch(prefix: str) -> Scratch:
-    """Make a locked folder, and remove those of the same prefix whose process was killed."""
-    for left in Path(tempfile.gettempdir()).glob(prefix + "*"):
+def scratch(prefix: str, sweep: str | None = None) -> Scratch:
+    """Make a locked folder, and remove those of the same prefix (or of `sweep`) whose process was killed."""
+    for left in Path(tempfile.gettempdir()).glob((sweep or prefix) + "*"):
         try:
             with open(left / "lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

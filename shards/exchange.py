@@ -47,7 +47,7 @@ def spool(
 ) -> dict[str, list[Given]]:
     """Exchange the ranks' packed shards; return, by source, all shards in order."""
     here = host_id()
-    folder = scratch(spool_prefix(token))
+    folder = scratch(spool_prefix(token), sweep="orca-spool-")
     try:
         own: list[tuple[str, int, str]] = []
         for name, index, blob in records:

@@ -2,7 +2,8 @@
 
 Order. An epoch's global order is a permutation of all rows drawn from (seed, epoch) alone, or the rows as
 they are with ``shuffle=False``. Step k takes the next `batch_size` rows of it, and each rank takes an even
-share of those: with n rows and w ranks the first n % w ranks take one row more. So neither the shards nor
+share of those: with n rows and w ranks the first n % w ranks take one row more (in a short last step fewer
+ranks take at least two rows each). So neither the shards nor
 the number of ranks changes which rows meet in a step, and (seed, epoch, step) is all it takes to resume.
 """
 
@@ -15,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from orca.shards.tree import row_count, take_rows, tree_map
+from orca.errors import DataError
+from orca.shards.tree import leaves, row_count, take_rows, tree_map
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Rows:
         sizes = [row_count(shard) for shard in shards]
         self._empty = shards[0] if shards else None
         self._shards = [shard for shard, size in zip(shards, sizes, strict=True) if size]
+        _check_alike(self._shards)
         self._sizes = [size for size in sizes if size]
         self._starts = np.cumsum([0, *self._sizes])
 
@@ -105,13 +108,22 @@ class Rows:
             if low < high
         ]
 
-        def gather(*leaves: Any) -> Any:
-            out = np.empty((len(index), *leaves[0].shape[1:]), leaves[0].dtype)
+        def gather(*parts: Any) -> Any:
+            out = np.empty((len(index), *parts[0].shape[1:]), np.result_type(*(part.dtype for part in parts)))
             for shard, places, rows in groups:
-                out[places] = leaves[shard].take(rows, axis=0)
+                out[places] = parts[shard].take(rows, axis=0)
             return out
 
         return tree_map(gather, *self._shards)
+
+
+def _check_alike(shards: list[Any]) -> None:
+    """All shards must have the same entries with rows of the same shape; number types may differ."""
+    expected = {name: leaf.shape[1:] for name, leaf in leaves(shards[0])} if shards else {}
+    for index, shard in enumerate(shards):
+        found = {name: leaf.shape[1:] for name, leaf in leaves(shard)}
+        if found != expected:
+            raise DataError(f"Shard {index} has rows of {found}, shard 0 of {expected}. Make all shards alike.")
 
 
 class Feed:
@@ -142,13 +154,19 @@ class Feed:
         order = np.random.default_rng([self._seed, epoch]).permutation(count) if self._shuffle else None
         for start in range(first_step * self.batch_size, count, self.batch_size):
             total = min(self.batch_size, count - start)
-            low, high = share(total, self._rank, self._world)
+            low, high = self._share(total)
             filler = low == high
             if filler:
                 low, high = 0, total
             low, high = start + low, start + high
             data = self.rows.slice(low, high) if order is None else self.rows.take(order[low:high])
             yield Batch(data, 0 if filler else high - low, total, filler)
+
+    def _share(self, total: int) -> tuple[int, int]:
+        """This rank's part of a step. In a short last step no rank gets a single row if it can be helped:
+        some layers (batch norm) cannot train on one."""
+        world = self._world if total == self.batch_size else min(self._world, max(1, total // 2))
+        return share(total, self._rank, world) if self._rank < world else (0, 0)
 
 
 class Given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import weakref
@@ -42,6 +43,10 @@ def _remove(path: str, pid: int) -> None:
     # A forked child inherits the finalizers but not the ownership.
     if pid == os.getpid():
         Path(path).unlink(missing_ok=True)
+        if _folder is not None and Path(path).parent != _folder.path:
+            # The last file of a map's own folder takes the folder with it.
+            with contextlib.suppress(OSError):
+                Path(path).parent.rmdir()
 
 
 def folder() -> Path:

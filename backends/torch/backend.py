@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -43,21 +44,20 @@ class TorchBackend(Backend):
     def build(self, spec: TorchSpec, context: RankContext, seed: int) -> TorchReplica:
         place = context.place
         torch.set_num_threads(place.threads)
-        # The same seed on every rank gives the same first weights; after that each rank has its own stream.
+        # The same seed on every rank gives the same first weights; each epoch then starts a stream per rank.
         torch.manual_seed(seed)
         model = spec.make_model()
         optimizer = spec.make_optimizer(model)
         loss = spec.make_loss()
         device = torch.device("cuda", place.local_rank) if torch.cuda.is_available() else torch.device("cpu")
-        replica = TorchReplica(model, optimizer, loss, self._join(context), device)
-        torch.manual_seed(seed + place.rank)
-        return replica
+        return TorchReplica(model, optimizer, loss, self._join(context), device)
 
     def build_alone(self, spec: TorchSpec, seed: int, threads: int | None) -> TorchReplica:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        torch.manual_seed(seed)
-        return TorchReplica(spec.make_model(), None, None)
+        torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
+        # Prediction may run in a process that trains as well: its random numbers must not be touched.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return TorchReplica(spec.make_model(), None, None)
 
     def model(self, spec: TorchSpec, state: State | None, seed: int) -> torch.nn.Module:
         torch_state = torch.random.get_rng_state()
@@ -72,11 +72,12 @@ class TorchBackend(Backend):
         return model
 
     def tune_metrics(self, spec: TorchSpec, metrics: list[Metric]) -> list[Metric]:
-        if not isinstance(spec.loss, torch.nn.BCEWithLogitsLoss):
+        logits = torch.nn.BCEWithLogitsLoss
+        if not (isinstance(spec.loss, logits) or spec.loss is logits):
             return metrics
         # This loss takes logits: the border between the two classes is 0, not 0.5.
         return [
-            dataclasses.replace(metric, threshold=0.0) if hasattr(metric, "threshold") else metric  # type: ignore[type-var]
+            dataclasses.replace(metric, threshold=0.0) if getattr(metric, "threshold", None) == 0.5 else metric  # type: ignore[type-var]
             for metric in metrics
         ]
 

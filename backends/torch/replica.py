@@ -64,17 +64,19 @@ class TorchReplica(Replica):
         loss = self._compute_loss(output, target)
         rows = 0 if batch.filler else batch.rows
         if self._weighted:
-            count = self._weight(target) if rows else torch.zeros((), device=self._device)
-            share = count / self._sync.total(count)
-            if not count:
-                # The mean over no label at all is not a number; this rank only takes part.
-                loss = torch.nan_to_num(loss) if rows else loss
+            count = self._weight(target) if rows else torch.zeros((), dtype=self._dtype, device=self._device)
+            total = self._sync.total(count)
+            share = count / total if total else count
             loss_count = float(count)
+            if not loss_count:
+                # The mean over nothing is not a number; this rank only takes part.
+                loss = output.sum() * 0.0
         else:
             share, loss_count = rows / batch.total, float(rows)
         # Ranks are averaged: weighting each by its rows makes that the mean over all rows of the step.
         scale = share * self._sync.world
         (loss if isinstance(scale, float) and scale == 1.0 else loss * scale).backward()
+        self._forward = self._sync.after_backward(self._model, self._forward)
         self._optimizer.step()
         value = loss.item() if loss_count else 0.0
         if not want_output or not rows:
@@ -122,6 +124,9 @@ class TorchReplica(Replica):
     def agree(self, surveys: list[Any]) -> None:
         self._weighted = self._weighted or any(found for share in surveys for found in share)
 
+    def reseed(self, seed: int, epoch: int, rank: int) -> None:
+        torch.manual_seed(int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0]))
+
     def settle(self) -> None:
         self._sync.settle(self._model)
 
@@ -135,13 +140,16 @@ class TorchReplica(Replica):
 
     def _feature(self, array: Any) -> torch.Tensor:
         tensor = _tensor(array)
-        if tensor.is_floating_point() and tensor.dtype != self._dtype:
+        # Bytes are pixels or flags, which layers want as floats; wider integers may be indices and stay.
+        if tensor.is_floating_point() or tensor.dtype in (torch.uint8, torch.int8, torch.bool):
             tensor = tensor.to(self._dtype)
         return tensor.to(self._device)
 
     def _target(self, array: Any) -> torch.Tensor:
         tensor = _tensor(array)
-        if tensor.is_floating_point() or isinstance(self._loss, _ELEMENTWISE):
+        if self._may_ignore and tensor.ndim == 1:
+            tensor = tensor.to(torch.int64)  # classes, whatever type they were stored in
+        elif tensor.is_floating_point() or isinstance(self._loss, _ELEMENTWISE):
             tensor = tensor.to(self._dtype)
         elif tensor.dtype != torch.bool:
             tensor = tensor.to(torch.int64)
@@ -163,6 +171,13 @@ class TorchReplica(Replica):
                     f"{type(self._loss).__name__} needs the same number of values per row in both."
                 )
             target = target.reshape(output.shape)
+        elif (
+            isinstance(output, torch.Tensor)
+            and isinstance(target, torch.Tensor)
+            and target.is_floating_point()
+            and output.shape == (*target.shape, 1)
+        ):
+            target = target.unsqueeze(-1)
         loss = self._loss(output, target)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise DataError(
@@ -176,11 +191,11 @@ class TorchReplica(Replica):
         assert isinstance(self._loss, nn.NLLLoss | nn.CrossEntropyLoss)
         if target.is_floating_point():
             # Class probabilities as targets: torch divides by the rows, whatever the weights.
-            return torch.tensor(float(target.numel() // max(target.shape[1], 1)))
+            return torch.tensor(target.numel() // max(target.shape[1], 1), dtype=self._dtype, device=self._device)
         valid = target != self._loss.ignore_index
         if self._loss.weight is None:
             return valid.sum().to(self._dtype)
-        return (self._loss.weight[target.clamp(min=0)] * valid).sum()
+        return (self._loss.weight[torch.where(valid, target, 0)] * valid).sum().to(self._dtype)
 
 
 def _has_weights(loss: Any) -> bool:
@@ -211,6 +226,8 @@ def _tensor(array: Any) -> torch.Tensor:
         raise DataError(f"An array of dtype {array.dtype} cannot become a tensor. Convert it to numbers first.")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
+    elif not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable:
         array = array.copy()
     return torch.from_numpy(array)

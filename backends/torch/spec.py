@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 
 from orca.errors import ArgumentError
+
+_SAME = {"learning_rate": "lr"}
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,11 @@ class TorchSpec:
         made: Any
         if inspect.isclass(self.optimizer):
             known = inspect.signature(self.optimizer).parameters
-            chosen = {key: value for key, value in self.config.items() if key in known}
+            named = {_SAME.get(key, key): value for key, value in self.config.items()}
+            chosen = {key: value for key, value in named.items() if key in known}
             made = cast(Any, self.optimizer)(model.parameters(), **chosen)
+        elif isinstance(self.optimizer, functools.partial) and inspect.isclass(self.optimizer.func):
+            made = self.optimizer(model.parameters())
         else:
             made = self.optimizer(model, self.config)
         if not isinstance(made, torch.optim.Optimizer):
@@ -52,14 +58,13 @@ class TorchSpec:
         return made
 
     def make_loss(self) -> Callable[..., Any] | None:
-        loss = self.loss
-        if loss is None or isinstance(loss, nn.Module):
-            return loss
-        if inspect.isclass(loss):
-            return cast(Any, loss)()  # type: ignore[no-any-return]
-        if _positional(loss) == 1:
-            return loss(self.config)  # type: ignore[no-any-return]
-        return loss  # type: ignore[no-any-return]
+        made: Any = self.loss
+        if inspect.isclass(made):
+            made = cast(Any, made)()
+        elif made is not None and not isinstance(made, nn.Module) and _positional(made) == 1:
+            made = made(self.config)
+        _check_mean(made)
+        return made  # type: ignore[no-any-return]
 
     def check(self) -> None:
         if not (isinstance(self.model, nn.Module) or callable(self.model)):
@@ -76,6 +81,7 @@ class TorchSpec:
             )
         if self.loss is not None and not callable(self.loss):
             raise ArgumentError(f"loss={self.loss!r}: expected a loss module, a class of one, or a function.")
+        _check_mean(self.loss)
         if isinstance(self.optimizer, torch.optim.Optimizer):
             self._check_bound()
 
@@ -92,6 +98,14 @@ class TorchSpec:
                 "optimizer= was made for the parameters of another model. Make it from model.parameters() of "
                 "the model you pass, or give a function fn(model, config)."
             )
+
+
+def _check_mean(loss: Any) -> None:
+    reduction = getattr(loss, "reduction", "mean")
+    if isinstance(loss, nn.Module) and reduction != "mean":
+        raise ArgumentError(
+            f'loss= has reduction={reduction!r}. Use reduction="mean": it is what can be put together over workers.'
+        )
 
 
 def _positional(function: Any) -> int:

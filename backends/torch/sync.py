@@ -23,6 +23,9 @@ class Sync(Protocol):
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
         """Connect a model; return what to call for its forward pass."""
 
+    def after_backward(self, model: nn.Module, forward: Any) -> Any:
+        """Agree on gradients that are not agreed on yet; return what to call in the next forward pass."""
+
     def total(self, value: torch.Tensor) -> torch.Tensor:
         """Sum a number over all ranks."""
 
@@ -38,6 +41,9 @@ class Alone:
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> nn.Module:
         return model
 
+    def after_backward(self, model: nn.Module, forward: Any) -> Any:
+        return forward
+
     def total(self, value: torch.Tensor) -> torch.Tensor:
         return value
 
@@ -46,15 +52,37 @@ class Alone:
 
 
 class DataParallel:
-    """DistributedDataParallel: gradients are averaged while the backward pass still runs."""
+    """DistributedDataParallel: gradients are averaged while the backward pass still runs.
+
+    The first step goes without it and averages by hand, which shows whether the model has parameters that its
+    forward pass does not use. Only then DDP is told to look for such, which costs a little in every step.
+    """
 
     def __init__(self, world: int) -> None:
         self.world = world
 
-    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            return model
-        return nn.parallel.DistributedDataParallel(model)
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> nn.Module:
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor, src=0)
+        return model
+
+    def after_backward(self, model: nn.Module, forward: Any) -> Any:
+        if forward is not model:
+            return forward
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not trained:
+            return forward
+        used = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.float32)
+        dist.all_reduce(used)
+        for parameter, ranks in zip(trained, used.tolist(), strict=True):
+            if ranks:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= self.world
+        unused = bool((used < self.world).any())
+        return nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
         value = value.clone()

@@ -95,6 +95,10 @@ class Launcher(ABC):
         """What to do when `world` ranks do not fit into the slots."""
         return f"Use workers={self.slots()} or fewer."
 
+    def preparing(self) -> bool:
+        """Whether the runtime still works on the data, so that the ranks cannot have started yet."""
+        return False
+
     def tail(self, rank: int) -> list[str]:
         """The last lines the rank wrote, where the runtime keeps them; native code's words are only here."""
         return []

@@ -27,6 +27,15 @@ def _say_at_once(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+def _cut(connection: mpc.Connection) -> None:
+    """Wake whoever is blocked on the connection; closing it would not."""
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
 def pack(message: Any) -> bytes:
     """Pickle a message, functions of `__main__` included."""
     return bytes(cloudpickle.dumps(message, protocol=5))
@@ -62,12 +71,7 @@ class Link:
         if self._writer is not threading.current_thread():
             self._writer.join(flush_seconds)
         self._closed.set()
-        try:
-            # shutdown wakes a reader or writer that is blocked in the kernel; close alone does not.
-            with socket.socket(fileno=os.dup(self._connection.fileno())) as duplicate:
-                duplicate.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+        _cut(self._connection)
         if self._reader is not threading.current_thread():
             self._reader.join(flush_seconds)
         self._connection.close()
@@ -128,7 +132,7 @@ class Door:
             threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
     def _greet(self, connection: mpc.Connection) -> None:
-        timer = threading.Timer(_AUTH_SECONDS, connection.close)
+        timer = threading.Timer(_AUTH_SECONDS, _cut, args=(connection,))
         timer.daemon = True
         timer.start()
         try:

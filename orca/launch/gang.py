@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from orca.errors import NotPicklableError, ResourceError, WorkerError
+from orca.errors import NotPicklableError, OrcaError, ResourceError, WorkerError
 from orca.launch.base import Event, Hello, Launcher, Rank
 from orca.launch.channel import GOODBYE, Door, Link, pack
 from orca.launch.processes import lives
@@ -72,7 +72,6 @@ class Gang:
             )
         self.launcher = launcher
         self.world = world
-        self.broken = False
         self.memory: dict[str, Any] = {}
         """What the driver knows the ranks to hold; empty again whenever the ranks are new."""
         self.received_bytes = 0
@@ -82,7 +81,9 @@ class Gang:
         self._seats: dict[int, _Seat] = {}
         self._door: Door | None = None
         self._here = host_id()
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
+        """Held during a call; hold it longer to do several things without another thread in between."""
+        self._stopping = threading.Event()
 
     @property
     def running(self) -> bool:
@@ -101,28 +102,6 @@ class Gang:
         on_event: OnEvent | None = None,
     ) -> list[Any]:
         """Run ``fn(context, *args)`` on every rank and return the results in rank order."""
-        with self._lock:
-            try:
-                return self._call(fn, args, sources or {}, on_event)
-            except BaseException:
-                # Whatever went wrong (a rank, the user's interrupt, a callback), ranks that still run
-                # a call nobody waits for must not be left behind.
-                self.broken = True
-                self._end(force=True)
-                raise
-
-    def stop(self) -> None:
-        """End the ranks and free everything that was reserved for them."""
-        with self._lock:
-            self._end(force=False)
-
-    def _call(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        sources: Mapping[str, Any],
-        on_event: OnEvent | None,
-    ) -> list[Any]:
         try:
             task = pack((fn, args))
         except Exception as error:
@@ -130,10 +109,38 @@ class Gang:
                 f"What has to travel to the workers cannot be pickled: {error}. Create such objects "
                 "inside a creator function, which runs on the worker."
             ) from error
+        with self.lock:
+            try:
+                return self._call(task, sources or {}, on_event)
+            except BaseException:
+                # Whatever went wrong (a rank, the user's interrupt, a callback), ranks that still run
+                # a call nobody waits for must not be left behind.
+                self._end(force=True)
+                raise
+
+    def stop(self) -> None:
+        """End the ranks and free everything that was reserved for them."""
+        # A call that another thread still waits for gives up at its next turn.
+        self._stopping.set()
+        with self.lock:
+            self._stopping.clear()
+            self._end(force=False)
+
+    def refresh(self) -> None:
+        """Notice ranks that died while the gang was idle; the next call then starts new ones."""
+        with self.lock:
+            gone = False
+            while not self._inbox.empty():
+                gone |= self._inbox.get()[1] is GOODBYE
+            if gone:
+                self._end(force=True)
+
+    def _call(self, task: bytes, sources: Mapping[str, Any], on_event: OnEvent | None) -> list[Any]:
+        self.refresh()
         if not self._seats:
             self._start(sources)
         try:
-            blob = pack(("call", task, pack(self.launcher.begin(sources))))
+            blob = pack(("call", task, pack(self.launcher.begin(sources)), driver_path()))
             now = time.monotonic()
             for seat in self._seats.values():
                 seat.last_beat = now
@@ -164,6 +171,8 @@ class Gang:
                         f"ended while starting: {reason}",
                         log_tail=self.launcher.tail(rank),
                     ) from None
+                if self.launcher.preparing():
+                    deadline = time.monotonic() + self._start_seconds
                 if time.monotonic() > deadline:
                     raise WorkerError(
                         missing[0],
@@ -206,6 +215,8 @@ class Gang:
                 for seat in self._seats.values():
                     seat.last_beat += now - tick
             tick = now
+            if self._stopping.is_set():
+                raise OrcaError("The workers were stopped from another thread.")
             if message is None:
                 self._check_beats(set(results))
                 continue

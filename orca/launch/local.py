@@ -14,7 +14,7 @@ from typing import Any
 
 from orca.launch.base import Hello, Launcher, Meeting
 from orca.launch.gang import driver_path
-from orca.launch.processes import explain_exit, wait_until
+from orca.launch.processes import explain_exit, kill, wait_until
 from orca.machine import usable_cpus
 from orca.scratch import Scratch, scratch
 
@@ -89,6 +89,8 @@ class Nursery:
 
 
 _nurseries: dict[tuple[str, ...], Nursery] = {}
+# A forked child of the driver has copies of these, but they are not his.
+os.register_at_fork(after_in_child=_nurseries.clear)
 
 
 def nursery(preload: tuple[str, ...]) -> Nursery:
@@ -184,6 +186,9 @@ class LocalLauncher(Launcher):
                         with contextlib.suppress(RuntimeError):
                             house.kill(pid)
                 wait_until(all_gone, _KILL_SECONDS)
+        for hello in hellos.values():
+            # With the zygote dead nobody else ends a rank that was stopped.
+            kill(hello)
         if self._folder is not None:
             self._folder.remove()
         self._names.clear()

@@ -101,7 +101,10 @@ class _Tee(io.TextIOBase):
 
 def _describe(error: BaseException) -> dict[str, Any]:
     """Turn an exception into something that always travels: text first, the object where it can."""
-    text = "".join(traceback.format_exception(error))
+    try:
+        text, message = "".join(traceback.format_exception(error)), str(error)
+    except Exception:
+        text, message = "", "(its text cannot be shown)"
     blob: bytes | None
     try:
         from tblib import pickling_support
@@ -111,7 +114,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         pickle.loads(blob)
     except Exception:
         blob = None
-    return {"type": type(error).__name__, "message": str(error), "traceback": text, "error": blob}
+    return {"type": type(error).__name__, "message": message, "traceback": text, "error": blob}
 
 
 def _run(context: RankContext, task: bytes, sources: bytes, prepare: Prepare | None) -> tuple[str, Any]:
@@ -123,6 +126,11 @@ def _run(context: RankContext, task: bytes, sources: bytes, prepare: Prepare | N
         return "error", _describe(error)
     finally:
         context.sources = {}
+
+
+def _extend_path(entries: list[str]) -> None:
+    """Modules next to the user's script are pickled by name: make them importable here too."""
+    sys.path.extend(entry for entry in entries if entry not in sys.path and os.path.isdir(entry))
 
 
 def serve(
@@ -138,10 +146,7 @@ def serve(
     `prepare` gives the call's sources where the runtime itself feeds them (Spark). Without `echo` what the
     rank prints goes to the driver only, for runtimes whose workers write straight into the user's terminal.
     """
-    for entry in path or []:
-        # Modules next to the user's script are pickled by name: make them importable here too.
-        if entry not in sys.path and os.path.isdir(entry or "."):
-            sys.path.append(entry)
+    _extend_path(path or [])
     me = psutil.Process()
     connection = connect(
         meeting,
@@ -187,6 +192,7 @@ def serve(
             message = inbox.get()
             if message[0] == "stop":
                 break
+            _extend_path(message[3])
             outcome, payload = _run(context, message[1], message[2], prepare)
             link.send((outcome, payload))
     finally:

@@ -94,6 +94,7 @@ class RayLauncher(Launcher):
         from ray.util import placement_group_table
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        self._await_sources(sources)
         self._reserve([{"CPU": 1.0}] * world)
         nodes = placement_group_table(self._group)["bundles_to_node_id"]
         self._nodes = [nodes[rank] for rank in range(world)]
@@ -115,6 +116,7 @@ class RayLauncher(Launcher):
         with self._lock:
             self._busy = True
         if self._group is None:
+            self._await_sources(sources)
             marks = {node["NodeID"]: f"node:{node['NodeManagerAddress']}" for node in ray.nodes()}
             self._reserve([{"CPU": 1.0, marks[node]: 0.001} for node in self._nodes])
         self._ticket = uuid.uuid4().hex
@@ -190,6 +192,15 @@ class RayLauncher(Launcher):
             tasks.append(task.remote(hello))
         with contextlib.suppress(Exception):
             ray.wait(tasks, num_returns=len(tasks), timeout=_KILL_SECONDS)
+
+    @staticmethod
+    def _await_sources(sources: Mapping[str, Any]) -> None:
+        """Pending transformations need the CPUs first."""
+        import ray
+
+        refs = [shard.ref for source in sources.values() for shard in source.handles()]
+        if refs:
+            ray.wait(refs, num_returns=len(refs), fetch_local=False)
 
     def _reserve(self, bundles: list[dict[str, float]]) -> None:
         from ray.util import placement_group

@@ -121,6 +121,13 @@ class SparkLauncher(Launcher):
     def begin(self, sources: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
+    def preparing(self) -> bool:
+        tracker = self._spark.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._token)]
+        stages = sorted({int(stage) for job in jobs if job for stage in job.stageIds})
+        # The last stage is the gang itself; what runs before it are the data's own transformations.
+        return any(info is not None and info.numActiveTasks for info in map(tracker.getStageInfo, stages[:-1]))
+
     def deaths(self) -> dict[int, str]:
         if self._error is None:
             return {}

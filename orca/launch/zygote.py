@@ -22,6 +22,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(2, 1)
+    parent = os.getppid()
     setup = json.loads(commands.readline())
     sys.path[:] = setup["path"]
     for module in setup["preload"]:
@@ -38,7 +39,7 @@ def main() -> None:
 
     answer({"ready": os.getpid()})
     while True:
-        ready, _, _ = select.select([commands.fileno(), wake_read], [], [])
+        ready, _, _ = select.select([commands.fileno(), wake_read], [], [], 1.0)
         if wake_read in ready:
             os.read(wake_read, 4096)
             for child in list(children):
@@ -46,9 +47,11 @@ def main() -> None:
                 if pid:
                     children.discard(pid)
                     answer({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
-        if commands.fileno() not in ready:
+        # A child of the driver may hold our input open after the driver's death; then only the parent's id tells.
+        orphaned = os.getppid() != parent
+        if commands.fileno() not in ready and not orphaned:
             continue
-        received = os.read(commands.fileno(), 65536)
+        received = b"" if orphaned else os.read(commands.fileno(), 65536)
         if not received:
             for child in children:
                 os.kill(child, signal.SIGKILL)

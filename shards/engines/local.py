@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,6 +72,11 @@ class LocalEngine(Engine):
     def _make(self, work: Work, count: int) -> list[store.FileShard]:
         if count == 0:
             return []
-        shares = self._gang(min(self._cores, count)).call(_make_share, work, count, str(store.folder()))
+        folder = tempfile.mkdtemp(dir=store.folder())
+        try:
+            shares = self._gang(min(self._cores, count)).call(_make_share, work, count, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         made = sorted((entry for share in shares for entry in share), key=lambda entry: entry[0])
         return [store.FileShard(path, rows) for _, path, rows in made]

@@ -31,6 +31,7 @@ class Failing(nn.Module):
         self.calls += 1
         if self.calls == 3 and torch.distributed.get_rank() == self.victim:
             print("about to fail:", self.how, time.time())
+            time.sleep(0.5)  # lines travel on a thread of their own
             if self.how == "raise":
                 raise ZeroDivisionError("the third batch is cursed")
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[self.how])

@@ -1,0 +1,94 @@
+"""Spark DataFrames and RDDs in and out of shards: Arrow batches per partition, never row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from orca.errors import ColumnError, DataError, suggest
+from orca.shards.packing import pack, unpack
+from orca.shards.tree import tree_map
+
+LIMIT = (2 << 30) - (64 << 20)
+"""Spark moves a record as one Java array, which cannot be larger than 2 GB."""
+
+
+def plain_columns(frame: Any, columns: Sequence[str] | None = None) -> Any:
+    """The chosen columns, with ML vectors turned into arrays by Spark itself."""
+    from pyspark.sql import functions
+
+    wanted = list(columns) if columns is not None else list(frame.columns)
+    for name in wanted:
+        if name not in frame.columns:
+            known = ", ".join(frame.columns)
+            raise ColumnError(f"{name!r} is not in the DataFrame. Columns: {known}." + suggest(name, frame.columns))
+    chosen = []
+    for field in frame.schema.fields:
+        if field.dataType.typeName() == "vectorudt":
+            from pyspark.ml.functions import vector_to_array
+
+            chosen.append(vector_to_array(functions.col(f"`{field.name}`")).alias(field.name))
+        else:
+            chosen.append(functions.col(f"`{field.name}`"))
+    by_name = dict(zip(frame.columns, chosen, strict=True))
+    return frame.select([by_name[name] for name in wanted])
+
+
+def frame_to_parts(frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], Any]) -> Any:
+    """An RDD of packed shards, one per partition; `convert` turns a partition's Arrow table into a shard."""
+
+    chosen = plain_columns(frame, columns)
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(chosen.schema)
+
+    def shards(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        found = list(batches)
+        table = pa.Table.from_batches(found) if found else schema.empty_table()
+        blob = pack(convert(table))
+        if len(blob) > LIMIT:
+            raise DataError(
+                f"One partition of the DataFrame holds {len(blob) / 2**30:.1f} GB. Cut it smaller with "
+                "df.repartition(n) first: Spark cannot move more than 2 GB in one piece."
+            )
+        yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], names=["shard"])
+
+    packed = chosen.mapInArrow(shards, "shard binary")
+    return packed.rdd.map(lambda row: bytes(row[0]))
+
+
+def parts_to_frame(parts: Any, schema: Any) -> Any:
+    """A DataFrame from an RDD of packed Arrow tables."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    spark_schema = from_arrow_schema(schema)
+
+    def tables(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for blob in batch.column(0):
+                yield from unpack(blob.as_buffer()).cast(schema).to_batches()
+
+    packed = session.createDataFrame(parts.map(lambda blob: (bytearray(blob),)), "shard binary")
+    return packed.mapInArrow(tables, spark_schema)
+
+
+def rdd_to_parts(rdd: Any) -> Any:
+    """An RDD of packed shards: the records of a partition, stacked."""
+
+    def stacked(records: Iterator[Any]) -> Iterator[bytes]:
+        found = list(records)
+        if found:
+            yield pack(tree_map(lambda *values: np.stack(values), *found))
+        else:
+            yield pack(None)
+
+    packed = rdd.mapPartitions(stacked)
+    empty = pack(None)
+    return packed.filter(lambda blob: blob != empty)
