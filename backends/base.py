@@ -98,6 +98,10 @@ class Backend(ABC):
     def model(self, spec: Any, state: State | None, seed: int) -> Any:
         """Make the framework's own model object, with these weights, for the user."""
 
+    def input_count(self, spec: Any) -> int | None:
+        """How many inputs the model takes, if that can be told without making it."""
+        return None
+
     def adapt_metric(self, metric: object) -> Metric | None:
         """Translate a metric object of the framework, or return None if it is not one."""
         return None

@@ -11,8 +11,10 @@ import numpy as np
 
 from orca.backends.base import Backend, Outcome, Replica, State
 from orca.errors import DataError
+from orca.shards.columns import Columns, assemble
 from orca.shards.feed import Feed, Rows, share
-from orca.shards.tree import join_rows, row_count, take_rows, tree_map
+from orca.shards.forms import arrow_column
+from orca.shards.tree import join_rows, kind_of, row_count, take_rows, tree_map
 
 if TYPE_CHECKING:
     from orca.launch.base import Rank
@@ -184,22 +186,29 @@ class Predict:
     job: Job
     batch_size: int
     threads: int | None
-    only_prediction: bool
+    only_prediction: bool = False
+    feature_cols: Columns = None
+    together: bool = True
 
     def __call__(self, shard: Any) -> Any:
-        features = features_of(shard)
+        if self.feature_cols is not None:
+            features = assemble(shard, self.feature_cols, "feature_cols", self.together)
+        else:
+            features = features_of(shard)
+        output = self._run(features)
+        if self.only_prediction:
+            return {"output": output}
+        return with_outputs(shard, name_outputs(output))
+
+    def _run(self, features: Any) -> Any:
         rows = row_count(features)
         replica = self._model()
         # A shard without rows still gets a prediction of the right shape, from one row of zeros cut off again.
-        cuts = range(0, max(rows, 1), self.batch_size)
         if rows == 0:
             features = tree_map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), features)
+        cuts = range(0, max(rows, 1), self.batch_size)
         parts = [replica.predict_step(take_rows(features, low, low + self.batch_size)) for low in cuts]
-        output = take_rows(join_rows(parts), 0, rows)
-        named = name_outputs(output)
-        if self.only_prediction or not isinstance(shard, dict):
-            return {"output": output} if self.only_prediction else named
-        return {**shard, **named}
+        return take_rows(join_rows(parts), 0, rows)
 
     def _model(self) -> Replica:
         """One model per process, kept for the next shard."""
@@ -216,6 +225,18 @@ class Predict:
 def features_of(shard: Any) -> Any:
     """The model's inputs in a shard: the entry "x" of a dict that has one, else all of it."""
     return shard["x"] if isinstance(shard, dict) and "x" in shard else shard
+
+
+def with_outputs(shard: Any, named: dict[str, Any]) -> Any:
+    """The shard with the outputs beside its rows: new entries of a dict, new columns of a frame or table."""
+    kind = kind_of(shard)
+    if kind == "frame":
+        return shard.assign(**{name: array if array.ndim == 1 else list(array) for name, array in named.items()})
+    if kind == "table":
+        for name, array in named.items():
+            shard = shard.append_column(name, arrow_column(array))
+        return shard
+    return {**shard, **named} if isinstance(shard, dict) else named
 
 
 def name_outputs(output: Any) -> dict[str, Any]:

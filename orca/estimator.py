@@ -7,6 +7,7 @@ import secrets
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from orca import checkpoint
@@ -20,7 +21,8 @@ from orca.launch.gang import Gang
 from orca.machine import usable_cpus
 from orca.metrics import resolve
 from orca.progress import Progress
-from orca.shards.convert import to_shards
+from orca.shards.columns import Columns, flat
+from orca.shards.convert import Form, check_features, from_frames, recognise, to_frames, to_shards
 from orca.shards.tree import join_rows
 from orca.shards.xshards import XShards
 
@@ -94,14 +96,18 @@ class Estimator:
         epochs: int = 1,
         batch_size: int = 32,
         validation_data: Any = None,
+        feature_cols: Columns = None,
+        label_cols: Columns = None,
         shuffle: bool = True,
         progress: bool | None = None,
     ) -> History:
         """Train for some epochs and return their History; a further fit goes on from there.
 
         ``data`` is ``x`` with ``y`` beside it, a tuple ``(x, y)``, a dict ``{"x": …, "y": …}`` (each an array
-        or, for several inputs, a dict, list or tuple of arrays), or an XShards of such dicts. ``batch_size``
-        counts the rows of a step over all workers.
+        or, for several inputs, a dict, list or tuple of arrays), an XShards of such dicts, or anything with
+        columns (a pandas, Spark or Ray frame, an Arrow table, an XShards of frames) together with
+        ``feature_cols`` and ``label_cols``; or a torch or tf.data dataset. ``batch_size`` counts the rows of a
+        step over all workers.
         """
         if isinstance(y, int) and not isinstance(y, bool):
             epochs, y = y, None
@@ -117,11 +123,11 @@ class Estimator:
         gang = self._gang(context)
         plan = FitPlan(self.epoch, epochs, batch_size, shuffle, validation_data is not None)
         with ExitStack() as stack:
-            sources = {"train": stack.enter_context(_borrowed(data, y, context))}
+            form = self._form(feature_cols, label_cols)
+            sources = {"train": stack.enter_context(_borrowed(data, y, context, form))}
             if validation_data is not None:
-                sources["validation"] = stack.enter_context(
-                    _borrowed(validation_data, None, context, "validation_data")
-                )
+                form = replace(form, argument="validation_data")
+                sources["validation"] = stack.enter_context(_borrowed(validation_data, None, context, form))
             show = stack.enter_context(Progress(self.epoch + epochs, progress))
             stack.enter_context(gang.lock)
             results = gang.call(fit_on_rank, self._job(gang), plan, sources=sources, on_event=show)
@@ -131,34 +137,49 @@ class Estimator:
             self._remember(gang)
         return History(records)
 
-    def evaluate(self, data: Any, y: Any = None, *, batch_size: int = 256) -> dict[str, float]:
+    def evaluate(
+        self,
+        data: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 256,
+        feature_cols: Columns = None,
+        label_cols: Columns = None,
+    ) -> dict[str, float]:
         """Return loss and metrics over all rows, exactly as one process over all rows would."""
         batch_size = _check_count("batch_size", batch_size)
         context = current()
         gang = self._gang(context)
-        with _borrowed(data, y, context) as shards, gang.lock:
+        with _borrowed(data, y, context, self._form(feature_cols, label_cols)) as shards, gang.lock:
             show = Progress(0, show=False)
             results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources={"data": shards}, on_event=show)
             self._remember(gang)
         return dict(results[0])
 
-    def predict(self, data: Any, *, batch_size: int = 256) -> Any:
-        """Return the model's outputs, row by row as given: arrays for arrays, XShards for an XShards.
+    def predict(self, data: Any, *, batch_size: int = 256, feature_cols: Columns = None) -> Any:
+        """Return the model's outputs, row by row as given: arrays for arrays, a frame for a frame.
 
-        An XShards comes back with the entry ``prediction`` added to each shard; it is computed when needed.
+        An XShards, DataFrame (pandas, Spark) or Ray Dataset comes back with ``prediction`` added to each row;
+        XShards and Spark DataFrames are computed when needed.
         """
         batch_size = _check_count("batch_size", batch_size)
         context = current()
-        engine = context.engine
-        given = isinstance(data, XShards)
-        # Fewer, larger tasks: one per worker, as each loads the model once.
-        shards = to_shards(data, None, engine, need_labels=False, parts=self.workers)
         # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
         threads = None if context.runtime == "local" else 1
         job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
-        predicted = shards.transform_shard(Predict(job, batch_size, threads, only_prediction=not given))
-        if given:
-            return predicted
+        step = Predict(job, batch_size, threads)
+        kind = recognise(data)
+        if kind in ("spark", "ray", "frame", "table") or (kind == "shards" and feature_cols is not None):
+            form = self._form(feature_cols if feature_cols is not None else ["features"], None)
+            step = replace(step, feature_cols=form.feature_cols, together=form.together)
+            frames = to_frames(data, kind, self.workers)
+            check_features(frames, form)
+            return from_frames(frames.transform_shard(step), kind)
+        # Fewer, larger tasks: one per worker, as each loads the model once.
+        shards = to_shards(data, None, context.engine, Form(need_labels=False), parts=self.workers)
+        if kind == "shards":
+            return shards.transform_shard(step)
+        predicted = shards.transform_shard(replace(step, only_prediction=True))
         return join_rows([part["output"] for part in predicted.collect()])
 
     def get_model(self) -> Any:
@@ -213,6 +234,11 @@ class Estimator:
         """End the worker processes of this estimator's size; the next call starts new ones."""
         current().stop_gang(self.workers, self.backend.preload)
 
+    def _form(self, feature_cols: Columns, label_cols: Columns) -> Form:
+        inputs = self.backend.input_count(self.spec)
+        together = inputs is None or inputs == 1 or inputs != len(flat(feature_cols))
+        return Form(feature_cols=feature_cols, label_cols=label_cols, together=together)
+
     def _gang(self, context: Context) -> Gang:
         return context.gang(self.workers, self.backend.preload)
 
@@ -236,13 +262,13 @@ class Estimator:
 
 
 @contextmanager
-def _borrowed(data: Any, y: Any, context: Context, argument: str = "data") -> Iterator[XShards]:
+def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShards]:
     """The data as shards; what had to be copied for this call is freed after it, also if it fails."""
-    shards = to_shards(data, y, context.engine, argument=argument)
+    shards = to_shards(data, y, context.engine, form)
     try:
         yield shards
     finally:
-        if shards is not data:
+        if not shards.shares_parts(data):
             shards.free()
 
 

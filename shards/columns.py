@@ -90,7 +90,7 @@ def series_to_numpy(series: Any, name: str) -> np.ndarray[Any, Any]:
     if isinstance(dtype, np.dtype) and dtype.kind in "biufcM":
         return np.asarray(series.to_numpy())
     first = series.iloc[0] if len(series) else None
-    if isinstance(first, np.ndarray | list | tuple):
+    if isinstance(first, np.ndarray) and first.dtype != object:
         shapes = {np.shape(value) for value in series}
         if len(shapes) > 1:
             raise DataError(f"Column {name!r} has entries of shapes {sorted(shapes)[:3]}; a model needs one shape.")

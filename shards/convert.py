@@ -1,19 +1,73 @@
-"""Turns what users pass as data into XShards of {"x", "y"} on the engine of the context."""
+"""Turns what users pass as data into XShards of {"x", "y"} on the engine of the context.
+
+Types are recognised by their class, so that nothing heavy is imported for data that does not need it.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from orca.errors import DataError
+from orca.errors import ColumnError, DataError, suggest
+from orca.shards.columns import Columns, assemble, flat
 from orca.shards.engines.base import Engine
-from orca.shards.tree import as_arrays, leaves, row_count, size_in_bytes, take_rows
+from orca.shards.tree import as_arrays, join_rows, kind_of, leaves, row_count, size_in_bytes, take_rows
 from orca.shards.xshards import XShards
 
 SHARD_BYTES = 256 << 20
 """Arrays of the driver are cut into shards of about this size; Spark cannot move records of 2 GB."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How data has to be read: which columns, whether with labels, and what to call it in messages."""
+
+    argument: str = "data"
+    feature_cols: Columns = None
+    label_cols: Columns = None
+    need_labels: bool = True
+    together: bool = True
+    """Whether several single-number columns are one matrix or several inputs."""
+
+
+def recognise(data: Any) -> str:
+    """Name the kind of data: shards, spark, ray, frame, table, torch, tf, creator or arrays."""
+    if isinstance(data, XShards):
+        return "shards"
+    for base in type(data).__mro__:
+        module, name = base.__module__, base.__name__
+        if module.startswith("pyspark.sql") and name == "DataFrame":
+            return "spark"
+        if module.startswith("ray.data") and name == "Dataset":
+            return "ray"
+        if module.startswith("torch.utils.data") and name in ("DataLoader", "Dataset"):
+            return "torch"
+        if module.startswith("tensorflow") and name == "DatasetV2":
+            return "tf"
+    kind = kind_of(data)
+    return kind if kind in ("frame", "table") else "arrays"
+
+
+def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> XShards:
+    """Return the data as XShards of {"x", "y"} on `engine`, checked without touching all rows."""
+    kind = recognise(data)
+    if y is not None and kind not in ("arrays", "frame"):
+        raise DataError(f"{form.argument}= is a {type(data).__name__}: its labels are part of it, not y=.")
+    if kind == "shards":
+        return _from_shards(data, form).to_engine(engine)
+    if kind in ("spark", "ray"):
+        return _from_cluster(data, kind, form).to_engine(engine)
+    if kind in ("frame", "table"):
+        return _put(_from_table(data, y, form), engine, form, parts)
+    if kind in ("torch", "tf"):
+        return _from_batches(data, kind, engine, form)
+    if form.feature_cols is not None and isinstance(data, dict):
+        return _put(_columns(data, form), engine, form, parts)
+    return _put(to_tree(data, y, form.argument, form.need_labels), engine, form, parts)
 
 
 def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool = True) -> Any:
@@ -33,58 +87,163 @@ def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool 
             f'{argument}= has no labels. Give arrays as fit(x, y), as a tuple (x, y) or as {{"x": …, "y": …}}; '
             f"received {_told(data)}."
         )
-    for name, leaf in leaves(tree):
-        if leaf is None or not (hasattr(leaf, "shape") or np.ndim(leaf) > 0):
-            raise DataError(f"{name} of {argument}= is {leaf!r}; expected an array with rows. Received {_told(data)}.")
     tree = as_arrays(tree)
     for name, leaf in leaves(tree):
         if leaf.dtype == object:
             raise DataError(
-                f"{name} of {argument}= has dtype object (rows of different lengths, or not numbers). "
-                "Make it an array of numbers with one shape per row."
+                f"{name} of {argument}= has dtype object (rows of different lengths, or not numbers); received "
+                f"{_told(data)}. Make it an array of numbers with one shape per row."
             )
     row_count(tree)
     return tree
 
 
-def to_shards(
-    data: Any, y: Any, engine: Engine, *, argument: str = "data", need_labels: bool = True, parts: int = 1
-) -> XShards:
-    """Return the data as XShards on `engine`, checked as far as can be done without touching all rows."""
-    if isinstance(data, XShards):
-        if y is not None:
-            raise DataError(f'{argument}= is an XShards: its labels are the entry "y" of each shard, not y=.')
-        _check_first(data, argument, need_labels)
-        return data.to_engine(engine)
-    tree = to_tree(data, y, argument, need_labels)
+def to_frames(data: Any, kind: str, parts: int) -> XShards:
+    """Data with named columns as XShards that keep all columns, for predictions beside them."""
+    if kind == "spark":
+        return XShards.from_spark_df(data)
+    if kind == "ray":
+        return XShards.from_ray_dataset(data)
+    if kind == "shards":
+        return data  # type: ignore[no-any-return]
+    return XShards.partition(data, max(1, min(parts, row_count(data))))
+
+
+def check_features(shards: XShards, form: Form) -> None:
+    """Raise if a feature column is not there, without moving rows."""
+    _check_known(form, shards.inspect(_look)[0] or [])
+
+
+def from_frames(shards: XShards, kind: str) -> Any:
+    """The reverse of `to_frames`."""
+    if kind == "spark":
+        return shards.to_spark_df()
+    if kind == "ray":
+        return shards.to_ray_dataset()
+    return shards if kind == "shards" else shards.to_numpy()
+
+
+def _put(tree: Any, engine: Engine, form: Form, parts: int) -> XShards:
     rows = row_count(tree)
-    if rows == 0 and need_labels:
-        raise DataError(f"{argument}= has no rows.")
+    if rows == 0 and form.need_labels:
+        raise DataError(f"{form.argument}= has no rows.")
     count = max(1, min(max(parts, -(-size_in_bytes(tree) // SHARD_BYTES)), rows))
     cuts = [rows * index // count for index in range(count + 1)]
-    pieces = [take_rows(tree, start, stop) for start, stop in itertools.pairwise(cuts)]
-    return XShards(engine, engine.put(pieces))
+    return XShards(engine, engine.put([take_rows(tree, low, high) for low, high in itertools.pairwise(cuts)]))
 
 
-def _check_first(shards: XShards, argument: str, need_labels: bool) -> None:
-    """Check the form of the first shard where it lies: its rows stay there."""
-    keys, told = shards.inspect(_form)
-    if keys is None or "x" not in keys:
-        if not need_labels:
-            return
-        raise DataError(
-            f'{argument}= has shards of {told}; expected dicts {{"x": …, "y": …}}. '
-            "Use transform_shard to bring them into that form."
+def _choose(known: list[str], form: Form) -> Form:
+    """Fill in the columns that the predecessor uses by default, or say which there are."""
+    features, labels = form.feature_cols, form.label_cols
+    if features is None and "features" in known:
+        features = ["features"]
+    if labels is None and "label" in known and form.need_labels:
+        labels = ["label"]
+    if features is None or (form.need_labels and labels is None):
+        missing = "feature_cols=" if features is None else "label_cols="
+        raise ColumnError(
+            f"{form.argument}= has named columns: say which to use with {missing}. Columns: {', '.join(known)}."
         )
-    if need_labels and "y" not in keys:
-        raise DataError(f'The shards of {argument}= have no labels: entries {sorted(keys)}, expected "x" and "y".')
+    return Form(form.argument, features, labels if form.need_labels else None, form.need_labels, form.together)
 
 
-def _form(shard: Any) -> tuple[list[str] | None, str]:
+def _check_known(form: Form, known: list[str]) -> None:
+    for argument, columns in (("feature_cols", form.feature_cols), ("label_cols", form.label_cols)):
+        for name in flat(columns):
+            if name not in known:
+                raise ColumnError(
+                    f"{argument}={name!r} is not in {form.argument}=. Columns: {', '.join(known)}."
+                    + suggest(name, known)
+                )
+
+
+def _columns(table: Any, form: Form) -> Any:
+    tree = {"x": assemble(table, form.feature_cols, "feature_cols", form.together)}
+    if flat(form.label_cols):
+        tree["y"] = assemble(table, form.label_cols, "label_cols", form.together)
+    return tree
+
+
+def _from_table(table: Any, y: Any, form: Form) -> Any:
+    known = [str(name) for name in (table.column_names if kind_of(table) == "table" else table.columns)]
+    if y is not None:
+        # scikit-learn's way: X is a DataFrame, y stands beside it; all columns are features.
+        return {"x": assemble(table, form.feature_cols or known, "feature_cols", form.together), "y": np.asarray(y)}
+    return _columns(table, _choose(known, form))
+
+
+def _from_shards(shards: XShards, form: Form) -> XShards:
+    """Check the form of the first shard where it lies: its rows stay there."""
+    keys, kind, told = shards.inspect(_look)
+    if kind in ("frame", "table") or form.feature_cols is not None:
+        chosen = _choose(keys or [], form)
+        _check_known(chosen, keys or [])
+        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
+    if keys is None or "x" not in keys:
+        if not form.need_labels:
+            return shards
+        raise DataError(
+            f'{form.argument}= has shards of {told}; expected dicts {{"x": …, "y": …}}. '
+            "Use transform_shard to bring them into that form, or give feature_cols= and label_cols=."
+        )
+    if form.need_labels and "y" not in keys:
+        raise DataError(f'The shards of {form.argument}= have no labels: entries {sorted(keys)}, expected "x" and "y".')
+    return shards
+
+
+def _look(shard: Any) -> tuple[list[str] | None, str, str]:
+    kind = kind_of(shard)
+    if kind in ("frame", "table"):
+        return [str(n) for n in (shard.column_names if kind == "table" else shard.columns)], kind, _told(shard)
     keys = [str(key) for key in shard] if isinstance(shard, dict) else None
     if keys is not None and "x" in keys:
         row_count({key: shard[key] for key in ("x", "y") if key in shard})
-    return keys, _told(shard)
+    return keys, kind, _told(shard)
+
+
+def _from_cluster(data: Any, kind: str, form: Form) -> XShards:
+    """A Spark DataFrame or Ray Dataset: only the columns needed, as Arrow, where they are."""
+    known = list(data.columns) if kind == "spark" else list(data.columns() or [])
+    chosen = _choose(known, form)
+    _check_known(chosen, known)
+    wanted = list(dict.fromkeys([*flat(chosen.feature_cols), *flat(chosen.label_cols)]))
+    if kind == "spark":
+        shards = XShards.from_spark_df(data, wanted, as_arrow=True)
+    else:
+        shards = XShards.from_ray_dataset(data.select_columns(wanted), as_arrow=True)
+    return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
+
+
+def _from_batches(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
+    """A dataset of a framework: fetched once, here, and put away shard by shard."""
+    from orca.shards.adapters import tf_data, torch_data
+
+    fetched = torch_data.batches(data) if kind == "torch" else tf_data.batches(data)
+    parts = None
+    for shard in _grouped(fetched, form):
+        made = engine.put([shard])
+        parts = made if parts is None else _more(parts, made)
+    if parts is None:
+        raise DataError(f"{form.argument}= gave no rows.")
+    return XShards(engine, parts)
+
+
+def _grouped(batches: Iterator[Any], form: Form) -> Iterator[Any]:
+    held: list[Any] = []
+    size = 0
+    for batch in batches:
+        tree = to_tree(tuple(batch) if isinstance(batch, list) else batch, None, form.argument, form.need_labels)
+        held.append(tree)
+        size += size_in_bytes(tree)
+        if size >= SHARD_BYTES:
+            yield join_rows(held)
+            held, size = [], 0
+    if held:
+        yield join_rows(held)
+
+
+def _more(parts: Any, made: Any) -> Any:
+    return parts + made if isinstance(parts, list) else parts.union(made)
 
 
 def _told(data: Any) -> str:

@@ -48,10 +48,10 @@ def to_arrow(shard: Any) -> Any:
     if kind in ("frame", "series"):
         return pa.Table.from_pandas(to_pandas(shard), preserve_index=False)
     tree = tree_map(np.asarray, shard if isinstance(shard, dict) else {"value": shard})
-    return pa.table({name: _arrow_column(leaf) for name, leaf in leaves(tree)})
+    return pa.table({name: arrow_column(leaf) for name, leaf in leaves(tree)})
 
 
-def _arrow_column(array: np.ndarray[Any, Any]) -> Any:
+def arrow_column(array: np.ndarray[Any, Any]) -> Any:
     """An array as an Arrow column: further axes become lists, without Python objects per row."""
     import pyarrow as pa
 

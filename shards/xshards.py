@@ -89,22 +89,22 @@ class XShards:
         return XShards.partition(table, num_shards)
 
     @staticmethod
-    def from_spark_df(frame: Any, columns: Sequence[str] | None = None) -> XShards:
-        """One shard (a pandas DataFrame) per partition of a Spark DataFrame; nothing runs yet."""
+    def from_spark_df(frame: Any, columns: Sequence[str] | None = None, as_arrow: bool = False) -> XShards:
+        """One shard (a pandas DataFrame or Arrow table) per partition of a Spark DataFrame; nothing runs yet."""
         from orca.shards.engines.spark_frames import frame_to_parts
         from orca.shards.moves import engine_by_name
 
         engine = engine_by_name("spark", frame.sparkSession)
-        return XShards(engine, frame_to_parts(frame, columns, to_pandas))
+        return XShards(engine, frame_to_parts(frame, columns, to_arrow if as_arrow else to_pandas))
 
     @staticmethod
-    def from_ray_dataset(dataset: Any) -> XShards:
-        """One shard (a pandas DataFrame) per block of a Ray Dataset, by reference."""
+    def from_ray_dataset(dataset: Any, as_arrow: bool = False) -> XShards:
+        """One shard (a pandas DataFrame or Arrow table) per block of a Ray Dataset, by reference."""
         from orca.shards.engines.ray_datasets import dataset_to_parts
         from orca.shards.moves import engine_by_name
 
         shards = XShards(engine_by_name("ray"), dataset_to_parts(dataset))
-        return shards.transform_shard(to_pandas)
+        return shards if as_arrow else shards.transform_shard(to_pandas)
 
     @staticmethod
     def from_rdd(rdd: Any) -> XShards:
@@ -163,6 +163,10 @@ class XShards:
     def free(self) -> None:
         """Give the shards up at once instead of with the last reference."""
         self._engine.free(self._parts)
+
+    def shares_parts(self, other: Any) -> bool:
+        """Whether another XShards holds the very same shards."""
+        return isinstance(other, XShards) and other._parts is self._parts
 
     def handles(self) -> Any:
         """What a rank needs to open the shards."""

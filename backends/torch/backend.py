@@ -71,6 +71,9 @@ class TorchBackend(Backend):
             model.load_state_dict(to_torch(state["model"]))
         return model
 
+    def input_count(self, spec: TorchSpec) -> int | None:
+        return spec.input_count()
+
     def tune_metrics(self, spec: TorchSpec, metrics: list[Metric]) -> list[Metric]:
         logits = torch.nn.BCEWithLogitsLoss
         if not (isinstance(spec.loss, logits) or spec.loss is logits):

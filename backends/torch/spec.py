@@ -66,6 +66,13 @@ class TorchSpec:
         _check_mean(made)
         return made  # type: ignore[no-any-return]
 
+    def input_count(self) -> int | None:
+        """The number of arguments that the model's forward insists on."""
+        forward = getattr(self.model, "forward", None)
+        if forward is None:
+            return None
+        return _positional(forward) - (1 if inspect.isclass(self.model) else 0)
+
     def check(self) -> None:
         if not (isinstance(self.model, nn.Module) or callable(self.model)):
             raise ArgumentError(

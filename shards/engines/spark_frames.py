@@ -42,7 +42,8 @@ def frame_to_parts(frame: Any, columns: Sequence[str] | None, convert: Callable[
     chosen = plain_columns(frame, columns)
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = to_arrow_schema(chosen.schema)
+    # mapInArrow hands timestamps over in the session's time zone.
+    schema = to_arrow_schema(chosen.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
     def shards(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -1,0 +1,216 @@
+"""Conversions into the feed: every kind of data becomes the same arrays by the same rules."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from orca import Estimator, XShards, init_orca_context
+from orca.context import Context
+from orca.errors import ColumnError, DataError, TransformError
+from orca.shards.columns import arrow_to_numpy, assemble
+from orca.shards.convert import Form, to_shards
+
+
+def columns():
+    rng = np.random.default_rng(0)
+    return {
+        "a": rng.normal(size=12).astype("f4"),
+        "b": rng.integers(0, 9, 12),
+        "image": rng.normal(size=(12, 2, 3)).astype("f4"),
+        "label": rng.integers(0, 2, 12),
+    }
+
+
+def nested(array):
+    return [value.tolist() for value in array]
+
+
+def arrays_of(data, context, **form):
+    return to_shards(data, None, context.engine, Form(**form)).to_numpy()
+
+
+def test_arrow_rules():
+    def back(values, kind=None):
+        return arrow_to_numpy(pa.array(values, kind), "c")
+
+    np.testing.assert_array_equal(back([1.5, None]), [1.5, np.nan])
+    assert back([True, False]).dtype == bool
+    assert back([1, 2], pa.int8()).dtype == np.int8
+    np.testing.assert_array_equal(back([[[1, 2]], [[3, 4]]]), [[[1, 2]], [[3, 4]]])
+    np.testing.assert_array_equal(back([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)), [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(back([decimal.Decimal("1.25"), None]), [1.25, np.nan])
+    assert back([datetime.datetime(2024, 1, 2, 3)]).dtype.kind == "M"
+    assert back([datetime.date(2024, 1, 2)])[0] == np.datetime64("2024-01-02")
+    assert back(["x", "yz"]).tolist() == ["x", "yz"]
+    chunked = pa.chunked_array([[[1, 2]], [[3, 4], [5, 6]]])
+    np.testing.assert_array_equal(arrow_to_numpy(chunked, "c"), [[1, 2], [3, 4], [5, 6]])
+    sliced = pa.array([[0, 0], [1, 2], [3, 4]])[1:]
+    np.testing.assert_array_equal(arrow_to_numpy(sliced, "c"), [[1, 2], [3, 4]])
+    with pytest.raises(DataError, match=r"'c' \(int64\) has 1 missing values.*fillna"):
+        back([1, None])
+    with pytest.raises(DataError, match=r"lists of 1 to 2 values; a model needs one length"):
+        back([[1], [2, 3]])
+    with pytest.raises(DataError, match="select its fields"):
+        back([{"f": 1}])
+
+
+def test_one_dimensional_columns_make_a_matrix_and_groups_make_inputs():
+    table = pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5], "c": [[1, 2], [3, 4]]})
+    np.testing.assert_array_equal(assemble(table, ["a", "b"], "feature_cols"), [[1, 0.5], [2, 1.5]])
+    left, right = assemble(table, [["a", "b"], "c"], "feature_cols")
+    assert left.shape == right.shape == (2, 2)
+    one, two = assemble(table, ["a", "b"], "feature_cols", together=False)
+    assert one.tolist() == [1, 2]
+    assert two.tolist() == [0.5, 1.5]
+
+
+def test_pandas_arrow_and_shards_of_frames_give_the_same_arrays(context: Context):
+    data = columns()
+    frame = pd.DataFrame({**data, "image": list(data["image"])})
+    table = pa.table({**data, "image": nested(data["image"])})
+    want = {"feature_cols": ["a", "b"], "label_cols": "label"}
+    expected = np.column_stack([data["a"], data["b"]])
+    for source in (
+        frame,
+        table,
+        XShards.from_pandas(frame, 3),
+        XShards.from_arrow(table, 3),
+        XShards.partition(data, 3),
+    ):
+        found = arrays_of(source, context, **want)
+        np.testing.assert_allclose(found["x"], expected)
+        np.testing.assert_array_equal(found["y"], data["label"])
+        image = arrays_of(source, context, feature_cols="image", label_cols="label")
+        np.testing.assert_allclose(image["x"], data["image"])
+    with pytest.raises(ColumnError, match=r"feature_cols='imgae' is not in.*Did you mean 'image'"):
+        arrays_of(XShards.from_pandas(frame, 3), context, feature_cols="imgae", label_cols="label")
+    with pytest.raises(ColumnError, match="say which to use with feature_cols="):
+        arrays_of(frame, context)
+
+
+@pytest.mark.spark
+def test_spark_columns_of_every_type(spark_session):
+    from pyspark.ml.linalg import Vectors
+
+    context = init_orca_context(runtime="spark", cores=4)
+    day = datetime.datetime(2024, 5, 6, 7)
+    rows = [
+        (i, i / 2, [float(i), 1.0], Vectors.dense([i, 2.0]), [[i, 1], [2, 3]], decimal.Decimal(i), day, f"t{i}", None)
+        for i in range(7)
+    ]
+    schema = (
+        "i int, d double, v array<float>, vec {}, m array<array<int>>, dec decimal(10,2), t timestamp, s string, n int"
+    )
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql import types
+
+    fields = types._parse_datatype_string(schema.replace("vec {}, ", "")).fields
+    fields.insert(3, types.StructField("vec", VectorUDT()))
+    frame = spark_session.createDataFrame(rows, types.StructType(fields)).repartition(3)
+
+    def column(name):
+        found = arrays_of(frame, context, feature_cols=[name], label_cols="i")
+        return found["x"][np.argsort(found["y"])]
+
+    assert column("i").dtype == np.int32
+    np.testing.assert_array_equal(column("d"), np.arange(7) / 2)
+    assert column("v").shape == (7, 2)
+    assert column("v").dtype == np.float32
+    np.testing.assert_array_equal(column("vec")[:, 0], np.arange(7))
+    assert column("m").shape == (7, 2, 2)
+    assert column("dec").dtype == np.float64
+    assert column("t").dtype.kind == "M"
+    assert column("s").tolist() == [f"t{i}" for i in range(7)]
+    with pytest.raises((DataError, TransformError), match="missing values"):
+        column("n")
+    with pytest.raises(ColumnError, match="Did you mean 'vec'"):
+        column("vecc")
+
+
+class TinyRows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)), index % 2
+
+
+def test_torch_datasets_and_loaders(local: Context):
+    tensors = torch.utils.data.TensorDataset(torch.arange(9.0).reshape(9, 1).repeat(1, 3), torch.arange(9) % 2)
+    loader = torch.utils.data.DataLoader(TinyRows(), batch_size=4, shuffle=True)
+    for source in (TinyRows(), tensors, loader):
+        found = arrays_of(source, local)
+        np.testing.assert_array_equal(found["x"][:, 0], np.arange(9))
+        np.testing.assert_array_equal(found["y"], np.arange(9) % 2)
+
+
+@pytest.mark.slow
+def test_tf_datasets(local: Context):
+    tf = pytest.importorskip("tensorflow")
+    rows = tf.data.Dataset.from_tensor_slices((np.arange(9.0), np.arange(9)))
+    for source in (rows, rows.batch(4), rows.batch(2).prefetch(1)):
+        found = arrays_of(source, local)
+        np.testing.assert_array_equal(found["x"], np.arange(9.0))
+        np.testing.assert_array_equal(found["y"], np.arange(9))
+
+
+def train(source, context, **more):
+    est = Estimator.from_torch(
+        model=lambda config: nn.Linear(2, 2), optimizer=torch.optim.SGD, loss=nn.CrossEntropyLoss(),
+        config={"lr": 0.1}, workers=2, seed=0,
+    )  # fmt: skip
+    est.fit(source, epochs=2, batch_size=4, shuffle=False, feature_cols=["a", "b"], label_cols="label", **more)
+    return est
+
+
+def test_frames_train_and_predict_beside_their_columns(context: Context):
+    data = {name: value for name, value in columns().items() if name != "image"}
+    frame = pd.DataFrame(data, index=np.arange(12) + 100)
+    est = train(frame, context, validation_data=frame)
+    x = np.column_stack([data["a"], data["b"]]).astype("f4")
+    expected = est.get_model()(torch.from_numpy(x)).detach().numpy()
+    found = est.predict(frame, feature_cols=["a", "b"])
+    assert list(found.columns) == ["a", "b", "label", "prediction"]
+    assert found.index.tolist() == frame.index.tolist()
+    np.testing.assert_allclose(np.stack(found["prediction"]), expected, rtol=1e-5, atol=1e-6)
+    shards = est.predict(XShards.from_pandas(frame, 3), feature_cols=["a", "b"])
+    np.testing.assert_allclose(np.stack(shards.to_pandas()["prediction"]), expected, rtol=1e-5, atol=1e-6)
+    assert est.evaluate(frame, feature_cols=["a", "b"], label_cols="label")["loss"] > 0
+    with pytest.raises(ColumnError, match=r"feature_cols='bb'.*Columns: a, b, label"):
+        est.predict(frame, feature_cols=["a", "bb"])
+
+
+@pytest.mark.spark
+def test_spark_frame_trains_and_comes_back_with_predictions(spark_session):
+    context = init_orca_context(runtime="spark", cores=4)
+    data = {name: value for name, value in columns().items() if name != "image"}
+    frame = spark_session.createDataFrame(pd.DataFrame(data)).coalesce(1)
+    est = train(frame, context)
+    found = est.predict(frame, feature_cols=["a", "b"])
+    assert found.columns == ["a", "b", "label", "prediction"]
+    rows = found.collect()
+    x = np.array([[row["a"], row["b"]] for row in rows], "f4")
+    expected = est.get_model()(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose([row["prediction"] for row in rows], expected, rtol=1e-5, atol=1e-6)
+    assert len(rows) == 12
+
+
+@pytest.mark.ray
+def test_ray_dataset_trains_and_comes_back_with_predictions(ray_cluster):
+    import ray.data
+
+    context = init_orca_context(runtime="ray", cores=4)
+    data = {name: value for name, value in columns().items() if name != "image"}
+    dataset = ray.data.from_pandas(pd.DataFrame(data))
+    est = train(dataset, context)
+    found = est.predict(dataset, feature_cols=["a", "b"]).to_pandas()
+    assert list(found.columns) == ["a", "b", "label", "prediction"]
+    assert len(found) == 12

@@ -1,0 +1,315 @@
+"""Scalers and indexer: on all three engines, however the rows are cut, they agree with scikit-learn and pandas."""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn import preprocessing
+
+from orca import XShards
+from orca.context import Context
+from orca.errors import ArgumentError, ColumnError, DataError, NotFittedError, TransformError
+from orca.shards.transformers import MinMaxScaler, StandardScaler, StringIndexer
+
+FEW = settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+NUMBERS = ["plain", "far", "tiny", "gap", "same", "whole"]
+
+
+def frame(rows=23, seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "plain": rng.normal(size=rows),
+            "far": 1e6 + rng.normal(size=rows),
+            "tiny": rng.normal(size=rows) * 1e-9,
+            "gap": np.where(rng.random(rows) < 0.3, np.nan, rng.normal(size=rows)),
+            "same": 0.1,
+            "whole": rng.integers(-50, 50, rows),
+            "name": rng.choice(["ann", "bob", "cy", "dee"], rows, p=[0.1, 0.4, 0.4, 0.1]),
+            "code": rng.integers(0, 4, rows),
+        }
+    )
+
+
+frames = st.builds(frame, rows=st.integers(1, 40), seed=st.integers(0, 1000))
+cuts = st.lists(st.floats(0, 1), min_size=0, max_size=3)
+"""Where to cut, as parts of the rows; equal entries and the ends make empty shards."""
+
+
+def pieces(data, where):
+    borders = [0, *sorted(round(cut * len(data)) for cut in where), len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(borders)]
+
+
+def shards_of(data, where=(0.2, 0.2, 0.7)):
+    return XShards.from_shards(pieces(data, where))
+
+
+def dicts_of(arrays, where=(0.2, 0.2, 0.7)):
+    cut = {name: pieces(array, where) for name, array in arrays.items()}
+    return XShards.from_shards([dict(zip(cut, parts, strict=True)) for parts in zip(*cut.values(), strict=True)])
+
+
+def close(found, expected, atol=1e-9):
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=atol)
+
+
+def values(learned):
+    return np.array([learned[name] for name in NUMBERS])
+
+
+class TestScalers:
+    @FEW
+    @given(data=frames, where=cuts, with_mean=st.booleans(), with_std=st.booleans())
+    def test_standard_scaler_equals_sklearn_whatever_the_cut(self, context: Context, data, where, with_mean, with_std):
+        shards = shards_of(data, where)
+        scaler = StandardScaler(inputCol=NUMBERS, with_mean=with_mean, with_std=with_std)
+        scaled = scaler.fit_transform(shards)
+        known = preprocessing.StandardScaler(with_mean=with_mean, with_std=with_std)
+        with np.errstate(all="ignore"):
+            expected = known.fit_transform(data[NUMBERS])
+        # Far from zero a mean has fewer digits after the point, in scikit-learn as here.
+        close(scaled.to_pandas()[NUMBERS], expected, atol=1e-8)
+        learned = preprocessing.StandardScaler().fit(data[NUMBERS])
+        close(values(scaler.mean_), learned.mean_, atol=0 if len(data) == 1 else 1e-18)
+        close(values(scaler.scale_), learned.scale_, atol=0)
+        close(values(scaler.n_samples_seen_), data[NUMBERS].count())
+        back = scaler.inverse_transform(scaled).to_pandas()
+        close(back[NUMBERS], data[NUMBERS])
+        assert back["name"].tolist() == data["name"].tolist()
+
+    @FEW
+    @given(data=frames, where=cuts, low=st.sampled_from([0.0, -1.0, 0.25]), width=st.sampled_from([1.0, 3.0]))
+    def test_min_max_scaler_equals_sklearn_whatever_the_cut(self, context: Context, data, where, low, width):
+        shards = shards_of(data, where)
+        scaler = MinMaxScaler(inputCol=NUMBERS, min=low, max=low + width)
+        scaled = scaler.fit_transform(shards)
+        known = preprocessing.MinMaxScaler(feature_range=(low, low + width))
+        with np.errstate(all="ignore"):
+            expected = known.fit_transform(data[NUMBERS])
+        close(scaled.to_pandas()[NUMBERS], expected, atol=1e-8)
+        np.testing.assert_array_equal(values(scaler.data_min_), known.data_min_)
+        np.testing.assert_array_equal(values(scaler.data_max_), known.data_max_)
+        np.testing.assert_array_equal(values(scaler.data_range_), known.data_range_)
+        close(scaler.inverse_transform(scaled).to_pandas()[NUMBERS], data[NUMBERS])
+
+    @FEW
+    @given(rows=st.integers(1, 30), where=cuts, seed=st.integers(0, 1000))
+    def test_arrays_are_scaled_per_element_of_the_last_axis(self, context: Context, rows, where, seed):
+        rng = np.random.default_rng(seed)
+        cube = rng.normal(size=(rows, 4, 3)) * [1, 100, 0.01] + [0, 5, -5]
+        cube[rng.random(cube.shape) < 0.1] = np.nan
+        arrays = {"one": rng.normal(size=rows), "cube": cube, "small": rng.normal(size=(rows, 2)).astype("f4")}
+        shards = dicts_of(arrays, where)
+        for ours, known in (
+            (StandardScaler(inputCol=list(arrays)), preprocessing.StandardScaler()),
+            (MinMaxScaler(inputCol=list(arrays)), preprocessing.MinMaxScaler()),
+        ):
+            scaled = ours.fit_transform(shards)
+            found, back = scaled.to_numpy(), ours.inverse_transform(scaled).to_numpy()
+            close(found["one"], known.fit_transform(arrays["one"][:, None])[:, 0])
+            close(found["cube"], known.fit_transform(cube.reshape(-1, 3)).reshape(cube.shape))
+            close(back["cube"], cube)
+            assert found["small"].dtype == np.float32
+            wide = known.fit_transform(arrays["small"].astype("f8"))
+            np.testing.assert_allclose(found["small"], wide, rtol=1e-5, atol=1e-6)
+
+    def test_digits_survive_a_mean_far_from_zero(self, local: Context):
+        data = np.random.default_rng(0).normal(size=1000) * 1e-3
+        shards = dicts_of({"x": data + 1e9}, where=(0.0, 0.013, 0.9))
+        # 1e9 leaves steps of 1.2e-7, so the deviation of the values as stored is the one to find.
+        assert StandardScaler(inputCol="x").fit(shards).scale_ == pytest.approx(np.std((data + 1e9) - 1e9), rel=1e-9)
+
+    def test_the_ends_are_met_exactly(self, local: Context):
+        data = np.random.default_rng(0).normal(size=1000) * 0.1 + 1e5
+        found = MinMaxScaler(inputCol="x").fit_transform(dicts_of({"x": data})).to_numpy()["x"]
+        assert (found.min(), found.max()) == (0.0, 1.0)
+
+    def test_output_columns_keep_the_inputs_and_lead_back(self, context: Context):
+        data = frame()
+        scaler = StandardScaler(inputCol=["plain", "gap"], outputCol=["a", "b"])
+        scaled = scaler.fit_transform(shards_of(data))
+        found = scaled.to_pandas()
+        pd.testing.assert_frame_equal(found[list(data.columns)], data)
+        close(found["b"], (data["gap"] - data["gap"].mean()) / data["gap"].std(ddof=0))
+        only = scaler.inverse_transform(scaled.select(["a", "b"])).to_pandas()
+        close(only[["plain", "gap"]], data[["plain", "gap"]])
+        with pytest.raises(TransformError, match="outputCol='a' is not in the data"):
+            scaler.inverse_transform(shards_of(data)).collect()
+
+    def test_one_name_gives_plain_values_and_a_list_a_dict(self, local: Context):
+        shards = dicts_of({"x": np.arange(5.0), "m": np.ones((5, 2))})
+        assert StandardScaler(inputCol="x").fit(shards).mean_ == 2.0
+        assert StandardScaler(inputCol=["x"]).fit(shards).mean_ == {"x": 2.0}
+        assert MinMaxScaler(inputCol="m").fit(shards).data_max_.tolist() == [1.0, 1.0]
+
+    def test_missing_values_in_any_type_are_left_out_and_stay(self, local: Context):
+        decimals = [decimal.Decimal("1.5"), None, decimal.Decimal("3.5")]
+        data = pd.DataFrame(
+            {
+                "nullable": pd.array([1, None, 3], "Int64"),
+                "object": pd.Series([1, None, 3.0], dtype=object),
+                "decimal": pd.Series(decimals, dtype=object),
+                "nothing": np.nan,
+                "flag": [True, False, True],
+            }
+        )
+        shards = XShards.from_pandas(data, 3)
+        found = MinMaxScaler(inputCol=list(data.columns)).fit_transform(shards).to_pandas()
+        for name in ("nullable", "object", "decimal"):
+            np.testing.assert_array_equal(found[name], [0.0, np.nan, 1.0])
+        assert found["nothing"].isna().all()
+        assert found["flag"].tolist() == [1.0, 0.0, 1.0]
+
+    def test_a_later_fit_does_not_change_an_earlier_transform(self, local: Context):
+        shards, scaler = dicts_of({"x": np.arange(4.0)}), MinMaxScaler(inputCol="x")
+        lazy = scaler.fit_transform(shards)
+        scaler.fit(dicts_of({"x": np.arange(40.0)}))
+        assert lazy.to_numpy()["x"].max() == 1.0
+
+
+class TestStringIndexer:
+    @FEW
+    @given(data=frames, where=cuts)
+    def test_labels_equal_value_counts_whatever_the_cut(self, context: Context, data, where):
+        indexer = StringIndexer(inputCol=["name", "code"], outputCol=["n", "c"])
+        found = indexer.fit_transform(shards_of(data, where)).to_pandas()
+        for name, target in (("name", "n"), ("code", "c")):
+            counts = data[name].value_counts().sort_index().sort_values(ascending=False, kind="stable")
+            assert indexer.labels_[name] == counts.index.tolist()
+            assert found[target].dtype == np.int64
+            assert [indexer.labels_[name][number] for number in found[target]] == data[name].tolist()
+
+    @FEW
+    @given(data=frames, where=cuts)
+    def test_dicts_of_arrays_of_any_shape_are_indexed(self, context: Context, data, where):
+        names = data["name"].to_numpy().astype(str)
+        pairs = np.stack([names, names[::-1]], axis=1)
+        shards = dicts_of({"name": names, "pair": pairs}, where)
+        indexer = StringIndexer(inputCol=["name", "pair"])
+        found = indexer.fit_transform(shards).to_numpy()
+        assert indexer.labels_["name"] == indexer.labels_["pair"]
+        labels = np.array(indexer.labels_["pair"])
+        np.testing.assert_array_equal(labels[found["pair"]], pairs)
+        np.testing.assert_array_equal(labels[found["name"]], names)
+
+    def test_unseen_and_missing_labels_are_refused_kept_or_skipped(self, context: Context):
+        seen = XShards.from_pandas(pd.DataFrame({"name": ["ann", "bob", "bob"]}), 2)
+        data = pd.DataFrame({"name": ["ann", "bbo", None, "bob"], "row": range(4)})
+        shards = XShards.from_pandas(data, 2)
+        indexer = StringIndexer(inputCol="name").fit(seen)
+        with pytest.raises(TransformError, match=r"label 'bbo' in column 'name' was not seen.*Did you mean 'bob'"):
+            indexer.transform(shards).collect()
+        with pytest.raises(TransformError, match="shard 1: DataError: Column 'name' has a missing label"):
+            indexer.transform(XShards.from_pandas(data.iloc[[0, 2]], 2)).collect()
+        kept = StringIndexer(inputCol="name", handle_invalid="keep").fit(seen).transform(shards).to_pandas()
+        assert kept["name"].tolist() == [1, 2, 2, 0]
+        skipped = StringIndexer(inputCol="name", handle_invalid="skip").fit(seen).transform(shards).to_pandas()
+        assert skipped.to_dict("list") == {"name": [1, 0], "row": [0, 3]}
+
+    def test_skip_drops_whole_rows_of_arrays_and_empty_shards_stay(self, local: Context):
+        indexer = StringIndexer(inputCol="pair", handle_invalid="skip")
+        indexer.fit(XShards.partition({"pair": np.array([["a", "b"]])}))
+        shards = dicts_of({"pair": np.array([["a", "b"], ["a", "z"], ["b", "b"]]), "row": np.arange(3)}, (0.0, 0.5))
+        found = indexer.transform(shards).to_numpy()
+        assert found["pair"].tolist() == [[0, 1], [1, 1]]
+        assert found["row"].tolist() == [0, 2]
+
+    def test_labels_of_different_types_are_refused(self, local: Context):
+        mixed = XShards.from_pandas(pd.DataFrame({"a": pd.Series(["x", 1], dtype=object)}), 2)
+        with pytest.raises(DataError, match="cannot be sorted together: int, str"):
+            StringIndexer(inputCol="a").fit(mixed)
+        lists = XShards.from_pandas(pd.DataFrame({"a": [[1], [2]]}), 1)
+        with pytest.raises(DataError, match="cannot be labels"):
+            StringIndexer(inputCol="a").fit(lists)
+
+
+MADE = [
+    lambda name: StandardScaler(inputCol=name),
+    lambda name: MinMaxScaler(inputCol=name),
+    lambda name: StringIndexer(inputCol=name),
+]
+
+
+@pytest.mark.parametrize("make", MADE)
+class TestAll:
+    def test_fit_is_one_pass_and_transform_is_lazy(self, context: Context, tmp_path, make):
+        mark = tmp_path / "ran"
+
+        def touch(shard):
+            mark.open("a").write("x")
+            return shard
+
+        shards = shards_of(frame()).transform_shard(touch)
+        transformer = make(["code", "whole"]).fit(shards)
+        assert len(mark.read_text()) == 4
+        later = transformer.transform(shards)
+        assert len(mark.read_text()) == 4
+        assert len(later.collect()) == 4
+        assert len(mark.read_text()) == 8
+
+    def test_errors_of_fit_keep_their_class(self, context: Context, make):
+        shards = shards_of(frame())
+        with pytest.raises(ColumnError, match=r"inputCol='cdoe' is not in the data.*Did you mean 'code'"):
+            make("cdoe").fit(shards)
+        with pytest.raises(ColumnError, match=r"Columns: x\. Did you mean 'x'"):
+            make("x_").fit(dicts_of({"x": np.arange(3)}))
+        with pytest.raises(TransformError, match="shard 0: ColumnError: inputCol='code' is not in the data"):
+            make("code").fit(shards).transform(shards.select("name")).collect()
+
+    def test_use_before_fit_and_bad_arguments_are_refused(self, local: Context, make):
+        shards = shards_of(frame())
+        with pytest.raises(NotFittedError, match="is not fitted. Call fit before transform"):
+            make("code").transform(shards)
+        with pytest.raises(ArgumentError, match="fit takes XShards; received a DataFrame"):
+            make("code").fit(frame())
+        with pytest.raises(ArgumentError, match="names no column"):
+            make([]).fit(shards)
+        with pytest.raises(ArgumentError, match="names a column twice"):
+            make(["code", "code"]).fit(shards)
+        uneven = make(["code", "whole"])
+        uneven.outputCol = "one"
+        with pytest.raises(ArgumentError, match="Give each input column one output column"):
+            uneven.fit(shards)
+
+    def test_shards_that_cannot_be_used_are_refused(self, local: Context, make):
+        with pytest.raises(DataError, match="have no rows"):
+            make("code").fit(shards_of(frame().iloc[:0]))
+        with pytest.raises(DataError, match="this shard is a ndarray"):
+            make("x").fit(XShards.partition(np.arange(4)))
+        with pytest.raises(DataError, match="Column 'x' is a list"):
+            make("x").fit(XShards.partition({"x": [np.arange(4), np.arange(4)]}))
+
+
+@pytest.mark.parametrize("make", MADE[:2])
+def test_scalers_refuse_what_is_no_number(context: Context, make):
+    with pytest.raises(DataError, match="Column 'name' is not numeric: its dtype is"):
+        make("name").fit(shards_of(frame()))
+    with pytest.raises(DataError, match="Column 't' is not numeric: its dtype is <U1"):
+        make("t").fit(XShards.partition({"t": np.array(["a", "b"])}))
+    with pytest.raises(DataError, match="Column 'x' has infinite values"):
+        make("x").fit(XShards.partition({"x": np.array([1.0, np.inf])}))
+    with pytest.raises(NotFittedError, match="Call fit before inverse_transform"):
+        make("x").inverse_transform(XShards.partition({"x": np.arange(3)}))
+    uneven = XShards.partition(np.arange(1, 3), 2).transform_shard(lambda shard: {"x": np.ones((1, shard[0]))})
+    with pytest.raises(DataError, match="last axes of different lengths"):
+        make("x").fit(uneven)
+
+
+def test_bad_settings_are_refused(local: Context):
+    shards = shards_of(frame())
+    with pytest.raises(ArgumentError, match=r"min=2.0 is not below max=1.0"):
+        MinMaxScaler(inputCol="code", min=2.0).fit(shards)
+    with pytest.raises(ArgumentError, match=r"handle_invalid='skpi': expected one of.*Did you mean 'skip'"):
+        StringIndexer(inputCol="code", handle_invalid="skpi").fit(shards)
