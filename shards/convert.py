@@ -22,6 +22,10 @@ SHARD_BYTES = 256 << 20
 """Arrays of the driver are cut into shards of about this size; Spark cannot move records of 2 GB."""
 
 
+CHUNK_BYTES = 32 << 20
+"""Partitions of a Spark DataFrame travel to the ranks in pieces of about this size."""
+
+
 @dataclass(frozen=True)
 class Form:
     """How data has to be read: which columns, whether with labels, and what to call it in messages."""
@@ -207,11 +211,15 @@ def _from_cluster(data: Any, kind: str, form: Form) -> XShards:
     chosen = _choose(known, form)
     _check_known(chosen, known)
     wanted = list(dict.fromkeys([*flat(chosen.feature_cols), *flat(chosen.label_cols)]))
-    if kind == "spark":
-        shards = XShards.from_spark_df(data, wanted, as_arrow=True)
-    else:
+    if kind == "ray":
         shards = XShards.from_ray_dataset(data.select_columns(wanted), as_arrow=True)
-    return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
+        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
+    from orca.shards.engines.spark_frames import frame_to_parts
+    from orca.shards.moves import engine_by_name
+
+    # Straight from Arrow to arrays, in pieces, so that no process ever holds a whole partition twice.
+    parts = frame_to_parts(data, wanted, lambda table: _columns(table, chosen), CHUNK_BYTES)
+    return XShards(engine_by_name("spark", data.sparkSession), parts)
 
 
 def _from_batches(data: Any, kind: str, engine: Engine, form: Form) -> XShards:

@@ -11,6 +11,7 @@ import mmap
 import os
 import pickle
 import struct
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ import cloudpickle
 
 _MAGIC = b"ORCASHR1"
 _ALIGN = 64
+# The standard library names this flag only since Python 3.13.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 def _aligned(position: int) -> int:
@@ -104,6 +107,8 @@ def read_file(path: str) -> Any:
     """Map a file and rebuild the object in it. Writing to its arrays changes neither file nor other readers."""
     with open(path, "rb") as file:
         # A private map: pages are shared until somebody writes to them, and arrays count as writable,
-        # which is what torch.from_numpy wants to see.
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        # which is what torch.from_numpy wants to see. Nothing is reserved: the file may be larger than memory.
+        mapped = mmap.mmap(
+            file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        )
     return unpack(mapped)

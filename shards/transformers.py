@@ -287,10 +287,15 @@ def _measure_shard(shard: Any, wanted: list[str], measure: Callable[[Any, str], 
 
 @dataclass(frozen=True)
 class _Summary:
-    """Count, mean, sum of squared differences, minimum and maximum, of one column or of each last-axis element."""
+    """One column of one shard, or of all; each field has one entry per element of the last axis.
+
+    The mean is ``mean + rest``: far from zero one float has too few digits for it, and a variance put together
+    from such means would depend on the cut. ``squares`` is the sum of squared differences from the mean.
+    """
 
     count: Array
     mean: Array
+    rest: Array
     squares: Array
     low: Array
     high: Array
@@ -337,16 +342,15 @@ def _summary(values: Any, name: str) -> _Summary:
     count = np.asarray(known.sum(axis=axes))
     mean = _divided(np.where(known, numbers, 0.0).sum(axis=axes), count, empty=0.0)
     differences = np.where(known, numbers - mean, 0.0)
-    # The differences add up to what rounding left out of the mean.
-    left = _divided(differences.sum(axis=axes), count, empty=0.0)
-    squares = np.asarray((differences**2).sum(axis=axes) - count * left**2)
+    rest = _divided(differences.sum(axis=axes), count, empty=0.0)
+    squares = np.asarray((differences**2).sum(axis=axes) - count * rest**2)
     low = np.asarray(np.where(known, numbers, np.inf).min(axis=axes))
     high = np.asarray(np.where(known, numbers, -np.inf).max(axis=axes))
-    return _Summary(count, np.asarray(mean + left), np.maximum(squares, 0.0), low, high)
+    return _Summary(count, mean, rest, np.maximum(squares, 0.0), low, high)
 
 
 def _merged(parts: list[_Summary], name: str) -> _Summary:
-    """Put the shards' summaries together: first the common mean, then what each shard is away from it."""
+    """Put the shards' summaries together, by what each shard's mean is away from the common one."""
     widths = {part.mean.shape for part in parts}
     if len(widths) > 1:
         raise DataError(f"Column {name!r} has last axes of different lengths: {sorted(widths)}. Make the shards alike.")
@@ -354,12 +358,14 @@ def _merged(parts: list[_Summary], name: str) -> _Summary:
     means = np.stack([part.mean for part in parts])
     count = np.asarray(counts.sum(axis=0))
     mean = _divided((counts * means).sum(axis=0), count)
-    mean = np.asarray(mean + _divided((counts * (means - mean)).sum(axis=0), count))
-    squares = np.asarray(sum(part.squares for part in parts) + (counts * (means - mean) ** 2).sum(axis=0))
+    away = (means - mean) + np.stack([part.rest for part in parts])
+    rest = _divided((counts * away).sum(axis=0), count)
+    squares = np.asarray(sum(part.squares for part in parts) + (counts * (away - rest) ** 2).sum(axis=0))
     low = np.asarray(np.min([part.low for part in parts], axis=0))
     high = np.asarray(np.max([part.high for part in parts], axis=0))
     seen = count > 0
-    return _Summary(count, mean, squares, np.where(seen, low, np.nan), np.where(seen, high, np.nan))
+    low, high = np.where(seen, low, np.nan), np.where(seen, high, np.nan)
+    return _Summary(count, np.asarray(mean + rest), np.zeros_like(rest), squares, low, high)
 
 
 def _divided(total: Array, count: Array, empty: float = np.nan) -> Array:
@@ -444,7 +450,7 @@ def _index_shard(shard: Any, pairs: list[tuple[str, str]], numbers: dict[str, di
             unseen = [label for label in different if label not in numbers[source]]
             raise _unseen(unseen, source, list(numbers[source]))
         if invalid == "skip":
-            whole = (found >= 0).all(axis=tuple(range(1, found.ndim)))
+            whole = np.asarray((found >= 0).all(axis=tuple(range(1, found.ndim))))
             kept = whole if kept is None else kept & whole
         made[target] = np.where(found < 0, len(numbers[source]), found)
     result = _with_columns(shard, made)

@@ -101,7 +101,8 @@ def as_arrays(tree: Any) -> Any:
         return {key: as_arrays(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return type(tree)(as_arrays(value) for value in tree)
-    if kind_of(tree) in ("frame", "series", "table") or isinstance(tree, np.ndarray):
+    # A subclass such as np.memmap would be pickled by copying; as a plain view of the same memory it is not.
+    if kind_of(tree) in ("frame", "series", "table") or type(tree) is np.ndarray:
         return tree
     # Tensors of any framework give their memory as an array; one that is being trained has to be let go first.
     return np.asarray(tree.detach() if hasattr(tree, "detach") else tree)

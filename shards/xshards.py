@@ -89,13 +89,13 @@ class XShards:
         return XShards.partition(table, num_shards)
 
     @staticmethod
-    def from_spark_df(frame: Any, columns: Sequence[str] | None = None, as_arrow: bool = False) -> XShards:
-        """One shard (a pandas DataFrame or Arrow table) per partition of a Spark DataFrame; nothing runs yet."""
+    def from_spark_df(frame: Any, columns: Sequence[str] | None = None) -> XShards:
+        """One shard (a pandas DataFrame) per partition of a Spark DataFrame; nothing runs yet."""
         from orca.shards.engines.spark_frames import frame_to_parts
         from orca.shards.moves import engine_by_name
 
         engine = engine_by_name("spark", frame.sparkSession)
-        return XShards(engine, frame_to_parts(frame, columns, to_arrow if as_arrow else to_pandas))
+        return XShards(engine, frame_to_parts(frame, columns, to_pandas))
 
     @staticmethod
     def from_ray_dataset(dataset: Any, as_arrow: bool = False) -> XShards:

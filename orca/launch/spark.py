@@ -19,6 +19,9 @@ from orca.shards.exchange import spool, spool_prefix
 _REGISTER_SECONDS = 15.0
 _CANCEL_SECONDS = 10.0
 
+_PLACES = 20
+"""Bits for the place of a shard within its partition; the partition's number stands above them."""
+
 Record = tuple[int, tuple[str, int, bytes]]
 
 
@@ -26,8 +29,8 @@ def _tag(name: str, offset: int, world: int) -> Any:
     """Give each shard its name, its place in the source and the rank that receives it first."""
 
     def tag(index: int, records: Iterator[bytes]) -> Iterator[Record]:
-        for record in records:
-            yield (index + offset) % world, (name, index, record)
+        for place, record in enumerate(records):
+            yield (index + offset + place) % world, (name, (index << _PLACES) + place, record)
 
     return tag
 

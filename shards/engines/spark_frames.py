@@ -36,9 +36,14 @@ def plain_columns(frame: Any, columns: Sequence[str] | None = None) -> Any:
     return frame.select([by_name[name] for name in wanted])
 
 
-def frame_to_parts(frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], Any]) -> Any:
-    """An RDD of packed shards, one per partition; `convert` turns a partition's Arrow table into a shard."""
+def frame_to_parts(
+    frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], Any], chunk_bytes: int | None = None
+) -> Any:
+    """An RDD of packed shards; `convert` turns a partition's Arrow table into a shard.
 
+    One shard per partition, or, with `chunk_bytes`, several of about that size, so that a partition is never
+    held as a whole: for feeding ranks, where only the order of rows counts.
+    """
     chosen = plain_columns(frame, columns)
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -48,18 +53,34 @@ def frame_to_parts(frame: Any, columns: Sequence[str] | None, convert: Callable[
     def shards(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        found = list(batches)
-        table = pa.Table.from_batches(found) if found else schema.empty_table()
-        blob = pack(convert(table))
-        if len(blob) > LIMIT:
-            raise DataError(
-                f"One partition of the DataFrame holds {len(blob) / 2**30:.1f} GB. Cut it smaller with "
-                "df.repartition(n) first: Spark cannot move more than 2 GB in one piece."
-            )
-        yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], names=["shard"])
+        for table in _tables(batches, schema, chunk_bytes):
+            blob = pack(convert(table))
+            if len(blob) > LIMIT:
+                raise DataError(
+                    f"One partition of the DataFrame holds {len(blob) / 2**30:.1f} GB. Cut it smaller with "
+                    "df.repartition(n) first: Spark cannot move more than 2 GB in one piece."
+                )
+            yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], names=["shard"])
 
     packed = chosen.mapInArrow(shards, "shard binary")
     return packed.rdd.map(lambda row: bytes(row[0]))
+
+
+def _tables(batches: Iterator[Any], schema: Any, chunk_bytes: int | None) -> Iterator[Any]:
+    """A partition's batches as one table, or as several of about `chunk_bytes`; at least one, if empty."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    size = 0
+    given = False
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if chunk_bytes is not None and size >= chunk_bytes:
+            yield pa.Table.from_batches(held)
+            held, size, given = [], 0, True
+    if held or not given:
+        yield pa.Table.from_batches(held) if held else schema.empty_table()
 
 
 def parts_to_frame(parts: Any, schema: Any) -> Any:

@@ -1,0 +1,262 @@
+"""One csv file, or a range of its lines, as a DataFrame: by pyarrow, or by pandas for what pyarrow does not know."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orca.errors import DataError, OrcaError
+from orca.shards.frames import pandas
+from orca.shards.readers import csv_faults as faults
+from orca.shards.readers.csv_options import CsvOptions, arrow_type, dtypes_of, picked, textual
+from orca.shards.readers.paths import File, contents
+from orca.shards.readers.reading import joined
+
+WORDS = {"picking": "usecols", "advice": "Give dtype={{{name!r}: ...}}."}
+
+_BOM = b"\xef\xbb\xbf"
+_MISSING = "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null"
+"""What pandas takes for a missing value; pyarrow's own list is shorter."""
+_NEVER = "\x01%H\x01"
+"""A date format that no text has: what is written as a date stays text, as in pandas, until parse_dates= asks."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file, or the lines of it between two bytes; the columns `text` are read as they are written."""
+
+    file: File
+    start: int = 0
+    stop: int | None = None
+    threads: bool = False
+    text: tuple[Any, ...] = ()
+
+
+def read_group(pieces: list[Piece], options: CsvOptions) -> Any:
+    """All pieces of one shard as one frame."""
+    frames = [read_piece(piece, options) for piece in pieces]
+    return joined(frames, [piece.file.label for piece in pieces], **WORDS)
+
+
+def read_piece(piece: Piece, options: CsvOptions) -> Any:
+    """One piece as a frame, with its dates parsed and its index set."""
+    label = piece.file.label
+    if options.fast:
+        data = contents(piece.file)
+        names, begin = header(data, options, label)
+        span = (max(piece.start, begin), len(data) if piece.stop is None else piece.stop)
+        parser = _Parser(data, span, [str(name) for name in names], options, piece.threads, label)
+        frame = _by_pyarrow(parser, names, piece, options)
+    else:
+        parser, frame = None, _by_pandas(piece, options)
+    for name in picked(list(frame.columns), options.dates, "parse_dates", label) if options.dates else []:
+        frame[name] = _dates(frame[name], name, parser, options, label)
+    index = [picked(list(frame.columns), [entry], "index_col", label)[0] for entry in options.index]
+    return frame.set_index(index) if index else frame
+
+
+def header(data: Any, options: CsvOptions, label: str) -> tuple[list[Any], int]:
+    """The names of the columns, and the byte at which the rows begin."""
+    begin = len(_BOM) if bytes(data[:3]) == _BOM else 0
+    start = begin
+    while start < len(data) and data[start : start + 1] in (b"\n", b"\r"):
+        start += 1
+    if start == len(data):
+        raise DataError(f"{label} has no line with data.")
+    newline = b"\n" if data.find(b"\n", start) >= 0 else b"\r"
+    end, quote = start, options.quote.encode()
+    while True:
+        place = data.find(newline, end)
+        end = len(data) if place < 0 else place + 1
+        if bytes(data[start:end]).count(quote) % 2 == 0 or end == len(data):
+            break
+    try:
+        text = bytes(data[start:end]).decode()
+    except UnicodeDecodeError as error:
+        raise faults.undecodable(label, data, start) from error
+    head = None if not options.headed else 0
+    fields = pandas().read_csv(io.StringIO(text), nrows=0, sep=options.sep, quotechar=options.quote, index_col=False)
+    found = list(range(len(fields.columns))) if head is None else list(fields.columns)
+    names = found if options.names is None else options.names
+    if head == 0 and len(names) != len(found):
+        raise DataError(f"{label} has {len(found)} columns, names= has {len(names)}.")
+    return names, begin if head is None else end
+
+
+def _by_pyarrow(parser: _Parser, names: list[Any], piece: Piece, options: CsvOptions) -> Any:
+    import pyarrow as pa
+
+    label = piece.file.label
+    wanted = picked(names, options.usecols, "usecols", label)
+    dtypes = {name: dtype for name, dtype in dtypes_of(options, names, label).items() if name in wanted}
+    dtypes |= dict.fromkeys(piece.text, str)
+    types = {str(name): arrow_type(dtype) for name, dtype in dtypes.items()}
+    dates = picked(wanted, options.dates, "parse_dates", label) if options.dates else []
+    types |= {str(name): pa.string() for name in dates}
+    table = parser.read([str(name) for name in wanted], types)
+    frame = table.to_pandas(split_blocks=True, self_destruct=True)
+    frame.columns = wanted
+    for name, dtype in dtypes.items():
+        column = frame[name]
+        if not textual(dtype) and np.dtype(dtype).kind in "iu" and column.dtype.kind == "f":
+            row = int(np.argmax(column.isna().to_numpy()))
+            raise DataError(
+                f"{label}, line {parser.line_of_row(row)}: column {name!r} is empty here, "
+                f"so it cannot be {np.dtype(dtype)}. Give dtype={{{name!r}: 'float64'}} or 'Int64'."
+            )
+        if name not in dates and str(dtype) != "<class 'str'>" and column.dtype != dtype:
+            frame[name] = column.astype(dtype)
+    return frame
+
+
+class _Parser:
+    """pyarrow's reader on some bytes of a file."""
+
+    def __init__(
+        self, data: Any, span: tuple[int, int], names: list[str], options: CsvOptions, threads: bool, label: str
+    ) -> None:
+        self._data, self._span, self._names, self._label = data, span, names, label
+        self._sep, self._quote, self._threads = options.sep, options.quote, threads
+        self._quoted = data.find(options.quote.encode(), *span) >= 0
+        if self._quoted:
+            self._check_quotes()
+
+    def _check_quotes(self) -> None:
+        # pyarrow takes all that follows an open quote for one value, without a word.
+        step, (start, stop) = 1 << 24, self._span
+        sign = self._quote.encode()
+        if sum(bytes(self._data[at : min(at + step, stop)]).count(sign) for at in range(start, stop, step)) % 2:
+            try:
+                pandas().read_csv(
+                    io.BytesIO(self._data[start:stop]), header=None, usecols=[0], sep=self._sep, quotechar=self._quote
+                )
+            except Exception as error:
+                if "EOF inside string" in str(error):
+                    raise faults.unclosed(self._label, self._data, self._span, self._sep, self._quote) from error
+
+    def line_of_row(self, row: int) -> int | None:
+        """The line of the file that a row of these bytes begins on."""
+        return faults.line_of_row(self._data, self._span, self._sep, self._quote, row)
+
+    def read(self, wanted: list[str], types: dict[str, Any]) -> Any:
+        """The wanted columns as a table whose types are those that pandas would have found."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        table = self._read(wanted, types)
+        for place, field in enumerate(table.schema):
+            column, name = table.column(place), field.name
+            if name in types:
+                continue
+            if pa.types.is_date(field.type):
+                column = column.cast(pa.string())
+            elif pa.types.is_time(field.type):
+                column = self._read([name], {name: pa.string()}).column(0)
+            elif pa.types.is_null(field.type) and table.num_rows:
+                column = column.cast(pa.float64())
+            elif pa.types.is_binary(field.type):
+                raise faults.undecodable(self._label, self._data, self._span[0])
+            elif pa.types.is_floating(field.type):
+                ends = pc.min_max(column).as_py()
+                if ends["max"] is not None and max(abs(ends["max"]), abs(ends["min"])) >= 2**63:
+                    column = self._large(name, column)
+            if column is not table.column(place):
+                table = table.set_column(place, name, column)
+        return table
+
+    def _large(self, name: str, column: Any) -> Any:
+        """Whole numbers that int64 cannot hold as uint64, else as text; never rounded to floats."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        text = self._read([name], {name: pa.string()}).column(0)
+        if pc.any(pc.invert(pc.match_substring_regex(text, r"^\s*[+-]?\d+\s*$"))).as_py():
+            return column
+        with contextlib.suppress(pa.ArrowInvalid):
+            return text if text.null_count else text.cast(pa.uint64())
+        return text
+
+    def _read(self, wanted: list[str], types: dict[str, Any], block: int = 1 << 20) -> Any:
+        import pyarrow as pa
+        import pyarrow.csv as pc
+
+        start, stop = self._span
+        if start >= stop:
+            return pa.table({name: pa.array([], types.get(name, pa.null())) for name in wanted})
+        try:
+            return pc.read_csv(
+                pa.BufferReader(pa.py_buffer(self._data).slice(start, stop - start)),
+                pc.ReadOptions(column_names=self._names, use_threads=self._threads, block_size=block),
+                pc.ParseOptions(delimiter=self._sep, quote_char=self._quote, newlines_in_values=self._quoted),
+                pc.ConvertOptions(
+                    include_columns=wanted,
+                    column_types=types,
+                    strings_can_be_null=True,
+                    null_values=_MISSING.split("|"),
+                    true_values=["True", "TRUE", "true"],
+                    false_values=["False", "FALSE", "false"],
+                    timestamp_parsers=[_NEVER],
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            whole = min(stop - start + 1, 2**31 - 1)
+            if "straddling" in str(error) and block < whole:
+                return self._read(wanted, types, whole)
+            raise faults.explained(
+                error, self._label, self._data, self._span, self._names, self._sep, self._quote
+            ) from error
+
+
+def _by_pandas(piece: Piece, options: CsvOptions) -> Any:
+    file, label = piece.file, piece.file.label
+    more = {"low_memory": False, **options.more} if options.more.get("engine") in (None, "c") else dict(options.more)
+    if not file.local and file.storage:
+        more["storage_options"] = file.storage
+    more |= {"names": options.names, "header": options.header, "sep": options.sep, "quotechar": options.quote}
+    if file.size == 0:
+        contents(file)
+    try:
+        head = {name: value for name, value in more.items() if name not in ("skipfooter", "nrows")}
+        columns = list(pandas().read_csv(file.url, nrows=0, **head).columns)
+        wanted = picked(columns, options.usecols, "usecols", label)
+        dtypes = {name: dtype for name, dtype in dtypes_of(options, columns, label).items() if name in wanted}
+        dtypes |= dict.fromkeys(picked(wanted, options.dates, "parse_dates", label) if options.dates else [], str)
+        usecols = None if options.usecols is None else wanted
+        frame = pandas().read_csv(file.url, usecols=usecols, dtype=dtypes or None, **more)
+    except OrcaError:
+        raise
+    except Exception as error:
+        encoding = str(more.get("encoding") or "utf-8")
+        raise faults.of_pandas(error, label, contents(file), str(options.sep), options.quote, encoding) from error
+    if not isinstance(frame.index, pandas().RangeIndex):
+        raise DataError(f"{label}: the rows have more fields than there are names. Give names= for all of them.")
+    return frame
+
+
+def _dates(column: Any, name: Any, parser: _Parser | None, options: CsvOptions, label: str) -> Any:
+    """A column of text as dates; text that can be read two ways is refused, since files might differ in it."""
+    pd, form = pandas(), options.date_format
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return column
+    form = form.get(name) if isinstance(form, dict) else form
+    text = column.dropna()
+    dayfirst = options.more.get("dayfirst")
+    if form is None and dayfirst is None and len(text):
+        guess = pd.tseries.api.guess_datetime_format(str(text.iloc[0])) or ""
+        if guess[:2] in ("%d", "%m") and guess[3:5] in ("%d", "%m"):
+            raise DataError(
+                f"{label}: column {name!r} has dates like {text.iloc[0]!r}, in which day and month can be mixed up. "
+                "Give date_format=, for instance date_format='%d/%m/%Y'."
+            )
+    try:
+        return pd.to_datetime(column, format=form, dayfirst=bool(dayfirst))
+    except Exception as error:
+        found = pd.to_datetime(column, format=form, dayfirst=bool(dayfirst), errors="coerce")
+        wrong = np.flatnonzero((found.isna() & column.notna()).to_numpy())
+        line = parser.line_of_row(int(wrong[0])) if parser and len(wrong) else None
+        value = f"has {column.iloc[wrong[0]]!r}, which is no date" if len(wrong) else f"holds no dates: {error}"
+        raise DataError(f"{label}{f', line {line}' if line else ''}: column {name!r} {value}.") from error

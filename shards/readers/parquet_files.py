@@ -1,0 +1,107 @@
+"""read_parquet and write_parquet: parquet files as shards of DataFrames, and shards as parquet files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from orca.errors import ArgumentError, ColumnError, suggest
+from orca.shards.forms import to_arrow
+from orca.shards.readers import schemas
+from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing, told_of
+from orca.shards.readers.reading import counted, joined, made_alike, own_errors, read
+from orca.shards.readers.writing import write_parts
+from orca.shards.tree import kind_of
+from orca.shards.xshards import XShards
+
+WORDS = {"picking": "columns", "advice": "Leave column {name!r} out with columns=, or write the files alike."}
+
+
+def read_parquet(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    filters: Any = None,
+    num_shards: int | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> XShards:
+    """Read parquet files as shards of pandas DataFrames, one per file, or `num_shards`.
+
+    `columns` and `filters` are those of pandas.read_parquet; what they leave out is not read. Folders named
+    ``year=2025`` become a column ``year``.
+
+    >>> import tempfile, numpy as np
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> write_parquet(XShards.partition({"x": np.arange(4), "y": np.arange(4) % 2}, num_shards=2), folder.name)
+    >>> read_parquet(folder.name, columns=["x"], filters=[("y", "==", 1)]).to_pandas()
+       x
+    0  1
+    1  3
+    >>> folder.cleanup()
+    """
+    from orca.context import current
+
+    if isinstance(columns, str):
+        raise ArgumentError(f"columns={columns!r}: expected a list of names, for instance [{columns!r}].")
+    files = listing(paths, storage_options)
+    count = checked_count(num_shards)
+    groups = grouped(files, min(count or len(files), len(files)))
+    names = None if columns is None else list(columns)
+    with own_errors():
+        shards = read(groups, _read_group, names, filters, len(groups) < current().cores)
+        found = shards.transform_shard(schemas.kinds).collect()
+        return counted(made_alike(shards, found, [group[0].label for group in groups], **WORDS), count)
+
+
+def _read_group(files: list[File], columns: list[str] | None, filters: Any, threads: bool) -> Any:
+    frames = [_read_file(file, columns, filters, threads) for file in files]
+    return joined(frames, [file.label for file in files], **WORDS)
+
+
+def _read_file(file: File, columns: list[str] | None, filters: Any, threads: bool) -> Any:
+    import fsspec
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    with told_of(file):
+        files, target = fsspec.core.url_to_fs(file.url, **file.storage)
+        hive = ds.HivePartitioning.discover(infer_dictionary=False)
+        data = ds.dataset(
+            target, format="parquet", filesystem=files, partitioning=hive, partition_base_dir=file.root or None
+        )
+        known = data.schema.names
+        for argument, names in (("columns", columns or []), ("filters", _filtered(filters))):
+            for name in names:
+                if name not in known:
+                    raise ColumnError(
+                        f"{argument}=[{name!r}] is not in {file.label}. Columns: {', '.join(known)}."
+                        + suggest(name, known)
+                    )
+        wanted = None if columns is None else list(columns)
+        where = None if filters is None else pq.filters_to_expression(filters)
+        table = data.to_table(columns=wanted, filter=where, use_threads=threads)
+        return table.to_pandas(split_blocks=True, self_destruct=True)
+
+
+def _filtered(filters: Any) -> list[str]:
+    """The columns in filters that are written as lists of tuples."""
+    if not isinstance(filters, list | tuple):
+        return []
+    rows = [entry for group in filters for entry in (group if isinstance(group, list) else [group])]
+    return [entry[0] for entry in rows if isinstance(entry, tuple) and entry]
+
+
+def write_parquet(shards: XShards, path: str | os.PathLike[str]) -> None:
+    """Write every shard to a parquet file of a new or empty folder, from where the shards lie.
+
+    Frames keep their columns, named indexes become columns; of dicts of arrays each entry becomes a column.
+    Parts that an earlier call wrote to the folder are replaced.
+    """
+    write_parts(shards, path, "parquet", _write)
+
+
+def _write(shard: Any, file: Any) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(to_arrow(schemas.flat(shard) if kind_of(shard) == "frame" else shard), file)

@@ -1,0 +1,153 @@
+"""Which files a path, a list, a folder, a glob or an fsspec URL stands for, and the bytes in them."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import mmap
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orca.errors import ArgumentError, DataError, OrcaError
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_MARKS = ("_SUCCESS", "_metadata", "_common_metadata", "_committed_*", "_started_*", "_temporary", "_delta_log")
+"""What Spark, Hive and Delta put beside the data; other names that begin with an underscore are data."""
+
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+"""Endings of compressed files."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: where it lies (a path of this machine or a URL), what messages call it, the folder it was found in."""
+
+    url: str
+    label: str
+    size: int
+    root: str
+    storage: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def local(self) -> bool:
+        return "://" not in self.url
+
+
+def listing(paths: Paths, storage: dict[str, Any] | None = None, endings: Sequence[str] = ()) -> list[File]:
+    """All files that `paths` stands for; those of a folder or glob are sorted, those of a list keep its order.
+
+    In a folder, hidden files and the marks of Spark are left out, and with `endings` all files that end otherwise.
+    """
+    entries = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not entries:
+        raise ArgumentError("paths=[] is an empty list. Give at least one file, folder or glob.")
+    found = [file for entry in entries for file in _expand(os.fspath(entry), dict(storage or {}), tuple(endings))]
+    shared = {name for name, count in Counter(_base(file.url) for file in found).items() if count > 1}
+    return [replace(file, label=file.url if _base(file.url) in shared else _base(file.url)) for file in found]
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/").rpartition("/")[2]
+
+
+def _expand(path: str, storage: dict[str, Any], endings: tuple[str, ...]) -> list[File]:
+    import fsspec
+
+    files, target = fsspec.core.url_to_fs(path, **storage)
+    local = "file" in (files.protocol if isinstance(files.protocol, list | tuple) else [files.protocol])
+
+    def made(name: str, info: dict[str, Any], root: str) -> File:
+        url = name if local else str(files.unstrip_protocol(name))
+        return File(url, url, int(info.get("size") or 0), root, storage)
+
+    try:
+        if files.isfile(target):
+            return [made(target, files.info(target), target.rpartition("/")[0])]
+        if files.isdir(target):
+            root, inside = target.rstrip("/"), files.find(target, detail=True)
+        elif any(letter in target for letter in "*?["):
+            fixed = target[: min(target.index(letter) for letter in "*?[" if letter in target)]
+            root, inside = fixed.rpartition("/")[0], files.glob(target, detail=True)
+            folders = [name for name, info in inside.items() if info.get("type") == "directory"]
+            inside = {name: info for name, info in inside.items() if info.get("type") != "directory"}
+            for folder in folders:
+                inside |= files.find(folder, detail=True)
+            if not inside:
+                raise DataError(f"paths={path!r} matches no file.")
+        else:
+            raise DataError(f"{path!r} does not exist.")
+    except OrcaError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path!r} cannot be listed: {type(error).__name__}: {error}") from error
+    kept = [name for name in sorted(inside) if not _hidden(name[len(root) :]) and _ends(name, endings)]
+    if not kept:
+        of = f" that ends in {', '.join(endings[:6])}…" if endings else ""
+        raise DataError(f"{path!r} holds no data file{of}.")
+    return [made(name, inside[name], root) for name in kept]
+
+
+def _hidden(below: str) -> bool:
+    return any(
+        part.startswith(".") or any(fnmatch.fnmatch(part, mark) for mark in _MARKS)
+        for part in below.strip("/").split("/")
+    )
+
+
+def _ends(name: str, endings: tuple[str, ...]) -> bool:
+    return not endings or name.lower().endswith(endings)
+
+
+@contextmanager
+def told_of(file: File) -> Iterator[None]:
+    """Make every error of opening or reading a file one that names it."""
+    try:
+        yield
+    except OrcaError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{file.label} is not there any more, or not on this machine. Every machine has to see {file.url!r}."
+        ) from error
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise DataError(f"{file.label} cannot be read: {type(error).__name__}: {text}") from error
+
+
+def contents(file: File) -> Any:
+    """All bytes of a file, unpacked; those of a plain file of this machine are mapped, not copied."""
+    import fsspec
+
+    with told_of(file):
+        if file.local and not file.url.lower().endswith(PACKED):
+            with open(file.url, "rb") as handle:
+                size = os.fstat(handle.fileno()).st_size
+                data: Any = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        else:
+            with fsspec.open(file.url, "rb", compression="infer", **file.storage) as handle:
+                data = handle.read()
+    if not len(data):
+        raise DataError(f"{file.label} is empty (0 bytes). Remove it, or leave it out of paths=.")
+    return data
+
+
+def grouped(files: Sequence[Any], count: int) -> list[list[Any]]:
+    """Files in order, in `count` groups of even length.
+
+    >>> grouped(["a", "b", "c"], 2)
+    [['a'], ['b', 'c']]
+    """
+    cuts = [len(files) * index // count for index in range(count + 1)]
+    return [list(files[low:high]) for low, high in itertools.pairwise(cuts)]
+
+
+def checked_count(num_shards: int | None) -> int | None:
+    """`num_shards`, which has to be a whole number of at least 1 or None."""
+    if num_shards is not None and (isinstance(num_shards, bool) or int(num_shards) != num_shards or num_shards < 1):
+        raise ArgumentError(f"num_shards={num_shards!r}: expected a whole number of at least 1.")
+    return num_shards

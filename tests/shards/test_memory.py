@@ -1,0 +1,165 @@
+"""Copies are counted: what each path costs in memory over all processes, and data larger than memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROLOGUE = """
+import gc, os, sys, time
+import numpy as np
+import torch
+from torch import nn
+from orca import Estimator, XShards, init_orca_context
+from tests.memory import Peak, family_pss
+
+class Narrow(nn.Module):
+    # Reads whole rows, learns little: the memory is the data's.
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(1, 2)
+    def forward(self, x):
+        return self.last(x.mean(dim=1, keepdim=True))
+
+def estimator():
+    return Estimator.from_torch(model=Narrow, optimizer=torch.optim.SGD, loss=nn.CrossEntropyLoss(),
+                                config={"lr": 0.01}, workers=2, seed=0)
+"""
+
+
+def run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PROLOGUE + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_numpy_to_batches_of_two_ranks_holds_the_data_once():
+    said = run("""
+        init_orca_context(cores=2)
+        est = estimator()
+        est.fit(np.zeros((8, 1024), "f4"), np.zeros(8, "i8"), batch_size=8)
+        base = family_pss()
+        rows = 131072
+        with Peak() as watch:
+            x = np.random.default_rng(0).random((rows, 1024), dtype="f4")
+            y = np.zeros(rows, "i8")
+            size = x.nbytes
+            shards = XShards.partition({"x": x, "y": y})
+            del x
+            est.fit(shards, epochs=2, batch_size=1024)
+        print((watch.peak - base) / size)
+    """)
+    ratio = float(said.split()[-1])
+    print(f"numpy -> XShards -> two ranks: {ratio:.2f} x the data")
+    assert ratio <= 1.3
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_spark_frame_to_batches_of_two_ranks_stays_below_two_and_a_half(tmp_path):
+    said = run(
+        f"""
+        import pyarrow as pa, pyarrow.parquet as pq
+        rows, width = 131072, 1024
+        folder = {str(tmp_path)!r}
+        for part in range(8):
+            block = np.random.default_rng(part).random((rows // 8, width), dtype="f4")
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), width).cast(pa.list_(pa.float32()))
+            table = pa.table({{"features": lists, "label": np.zeros(rows // 8, "i8")}})
+            pq.write_table(table, f"{{folder}}/{{part}}.parquet", compression="none", row_group_size=2048)
+        del block, lists, table
+        gc.collect()
+        context = init_orca_context(runtime="spark", cores=2, memory="1g",
+                                    conf={{"spark.sql.execution.arrow.maxRecordsPerBatch": "2000"}})
+        frame = context.spark.read.parquet(folder)
+        est = estimator()
+        est.fit(frame.limit(8), batch_size=8)
+        base = family_pss()
+        with Peak() as watch:
+            history = est.fit(frame, epochs=2, batch_size=1024)
+        assert history[0]["rows"] == rows
+        print((watch.peak - base) / (rows * width * 4))
+        """
+    )
+    ratio = float(said.split()[-1])
+    print(f"Spark DataFrame -> two ranks: {ratio:.2f} x the data")
+    assert ratio <= 2.5
+
+
+class Cage:
+    """A memory control group (version 1 or 2) below our own; counts the page cache too, as a container does."""
+
+    def __init__(self, limit: int) -> None:
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        own = {names: path for _, names, path in lines}
+        if "memory" in own:
+            self.path = Path("/sys/fs/cgroup/memory" + own["memory"]) / f"orca-test-{os.getpid()}"
+            setting = "memory.limit_in_bytes"
+            self._peak = "memory.max_usage_in_bytes"
+        else:
+            self.path = Path("/sys/fs/cgroup" + own.get("", "/")) / f"orca-test-{os.getpid()}"
+            setting = "memory.max"
+            self._peak = "memory.peak"
+        try:
+            self.path.mkdir()
+            (self.path / setting).write_text(str(limit))
+        except OSError as error:
+            if self.path.exists():
+                self.path.rmdir()
+            pytest.skip(f"no right to make a memory control group here: {error}")
+
+    @property
+    def peak(self) -> int:
+        return int((self.path / self._peak).read_text())
+
+    def close(self) -> None:
+        self.path.rmdir()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_data_twice_as_large_as_the_memory_limit_trains_within_it(tmp_path):
+    limit = 640 << 20
+    rows, width = 5120, 65536
+    cage = Cage(limit)
+    try:
+        said = run(
+            f"""
+            open({str(cage.path / "cgroup.procs")!r}, "w").write(str(os.getpid()))
+            x = np.lib.format.open_memmap({str(tmp_path / "x.npy")!r}, "w+", "f4", ({rows}, {width}))
+            for start in range(0, {rows}, 128):
+                x[start : start + 128] = np.arange(start, start + 128, dtype="f4")[:, None] / {rows}
+                x.flush()
+            y = (np.arange({rows}) * 2 >= {rows}).astype("i8")
+            assert x.nbytes >= 2 * {limit}, x.nbytes
+            init_orca_context(cores=2)
+            shards = XShards.partition({{"x": x, "y": y}})
+            del x
+            os.unlink({str(tmp_path / "x.npy")!r})
+            history = estimator().fit(shards, epochs=2, batch_size=64)
+            print(history[-1]["rows"], *history["loss"])
+            """,
+            TMPDIR=str(tmp_path),
+        )
+        assert int(said.split()[0]) == rows
+        first, second = map(float, said.split()[1:])
+        assert second < first
+        assert cage.peak <= limit
+    finally:
+        cage.close()
