@@ -22,7 +22,7 @@ SHARD_BYTES = 256 << 20
 """Arrays of the driver are cut into shards of about this size; Spark cannot move records of 2 GB."""
 
 
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 8 << 20
 """Partitions of a Spark DataFrame travel to the ranks in pieces of about this size."""
 
 
@@ -64,7 +64,7 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
     if kind == "shards":
         return _from_shards(data, form).to_engine(engine)
     if kind in ("spark", "ray"):
-        return _from_cluster(data, kind, form).to_engine(engine)
+        return _from_cluster(data, kind, engine, form).to_engine(engine)
     if kind in ("frame", "table"):
         return _put(_from_table(data, y, form), engine, form, parts)
     if kind in ("torch", "tf"):
@@ -205,7 +205,7 @@ def _look(shard: Any) -> tuple[list[str] | None, str, str]:
     return keys, kind, _told(shard)
 
 
-def _from_cluster(data: Any, kind: str, form: Form) -> XShards:
+def _from_cluster(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
     """A Spark DataFrame or Ray Dataset: only the columns needed, as Arrow, where they are."""
     known = list(data.columns) if kind == "spark" else list(data.columns() or [])
     chosen = _choose(known, form)
@@ -214,12 +214,15 @@ def _from_cluster(data: Any, kind: str, form: Form) -> XShards:
     if kind == "ray":
         shards = XShards.from_ray_dataset(data.select_columns(wanted), as_arrow=True)
         return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
-    from orca.shards.engines.spark_frames import frame_to_parts
+    from orca.shards.engines.spark_frames import frame_to_chunks
     from orca.shards.moves import engine_by_name
 
-    # Straight from Arrow to arrays, in pieces, so that no process ever holds a whole partition twice.
-    parts = frame_to_parts(data, wanted, lambda table: _columns(table, chosen), CHUNK_BYTES)
-    return XShards(engine_by_name("spark", data.sparkSession), parts)
+    if engine.name != "spark":
+        shards = XShards.from_spark_df(data, wanted)
+        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
+    # Straight from Arrow to arrays, in pieces, so that no process ever holds a whole partition.
+    chunks = frame_to_chunks(data, wanted, lambda table: _columns(table, chosen), CHUNK_BYTES)
+    return XShards(engine_by_name("spark", data.sparkSession), chunks)
 
 
 def _from_batches(data: Any, kind: str, engine: Engine, form: Form) -> XShards:

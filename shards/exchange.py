@@ -43,7 +43,7 @@ class _Parcel:
 
 
 def spool(
-    context: RankContext, records: Iterable[tuple[str, int, bytes]], token: str, names: Sequence[str]
+    context: RankContext, records: Iterable[tuple[str, int, bytes | memoryview]], token: str, names: Sequence[str]
 ) -> dict[str, list[Given]]:
     """Exchange the ranks' packed shards; return, by source, all shards in order."""
     here = host_id()

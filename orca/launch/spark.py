@@ -1,7 +1,9 @@
-"""Ranks as the tasks of one Spark barrier stage, fed by Spark's own shuffle."""
+"""Ranks as the tasks of one Spark barrier stage, fed with Arrow batches by Spark's own shuffle."""
 
 from __future__ import annotations
 
+import functools
+import re
 import shutil
 import tempfile
 import uuid
@@ -14,45 +16,42 @@ from orca.launch.gang import driver_path
 from orca.launch.processes import kill, wait_until
 from orca.launch.rank import serve
 from orca.machine import host_id
+from orca.shards.engines.spark_frames import shards_to_frame
 from orca.shards.exchange import spool, spool_prefix
 
 _REGISTER_SECONDS = 15.0
 _CANCEL_SECONDS = 10.0
-
-_PLACES = 20
-"""Bits for the place of a shard within its partition; the partition's number stands above them."""
-
-Record = tuple[int, tuple[str, int, bytes]]
-
-
-def _tag(name: str, offset: int, world: int) -> Any:
-    """Give each shard its name, its place in the source and the rank that receives it first."""
-
-    def tag(index: int, records: Iterator[bytes]) -> Iterator[Record]:
-        for place, record in enumerate(records):
-            yield (index + offset + place) % world, (name, (index << _PLACES) + place, record)
-
-    return tag
+_RAISED = re.compile(r"[\w.]*(Error|Exception): (?!An error occurred)")
 
 
 def _rank_task(meeting: Meeting, path: list[str], token: str, names: list[str]) -> Any:
     """The barrier task's body: serve one call as the rank that Spark's partition number says."""
 
-    def run(records: Iterator[Record]) -> Iterator[int]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
         from pyspark import BarrierTaskContext
 
         rank = BarrierTaskContext.get().partitionId()
-        incoming = (record for _, record in records)
         serve(
             meeting,
             rank,
             path=path,
-            prepare=lambda context: spool(context, incoming, token, names),
+            prepare=lambda context: spool(context, _records(batches), token, names),
             echo=False,
         )
-        yield rank
+        yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int64())})
 
     return run
+
+
+def _records(batches: Iterator[Any]) -> Iterator[tuple[str, int, memoryview]]:
+    """The shards in Arrow batches, as views of their memory."""
+    for batch in batches:
+        if "shard" not in batch.schema.names:
+            continue
+        columns = [batch.column(name) for name in ("source", "place", "shard")]
+        for source, place, shard in zip(*columns, strict=True):
+            yield source.as_py(), place.as_py(), memoryview(shard.as_buffer())
 
 
 class SparkLauncher(Launcher):
@@ -62,11 +61,14 @@ class SparkLauncher(Launcher):
     warm = False
 
     def __init__(self, session: Any) -> None:
+        self._session = session
         self._spark = session.sparkContext
         self.bind = session.conf.get("spark.driver.host")
         self._thread: Any = None
         self._error: BaseException | None = None
         self._token = ""
+        self._world = 0
+        self._done = -1
 
     def slots(self, wanted: int = 0) -> int:
         found = self._count_slots()
@@ -99,22 +101,26 @@ class SparkLauncher(Launcher):
 
         self._token = uuid.uuid4().hex[:12]
         self._error = None
-        tagged = []
-        offset = 0
-        for name, source in sources.items():
-            rdd = source.parts
-            tagged.append(rdd.mapPartitionsWithIndex(_tag(name, offset, world)))
-            offset += rdd.getNumPartitions()
-        if tagged:
-            spread = self._spark.union(tagged).partitionBy(world, lambda rank: rank)
+        self._done = -1
+        self._world = world
+        if sources:
+            frames = [shards_to_frame(source.parts, name, world) for name, source in sources.items()]
+            together = functools.reduce(lambda one, two: one.union(two), frames)
+            # Any rank may receive any shard first; by number is only the most even way.
+            spread = (
+                together.repartitionById(world, "target")
+                if hasattr(together, "repartitionById")
+                else together.repartition(world, "target")
+            )
         else:
-            spread = self._spark.parallelize([(rank, ("", 0, b"")) for rank in range(world)], world)
-        stage = spread.barrier().mapPartitions(_rank_task(meeting, driver_path(), self._token, list(sources)))
+            spread = self._session.range(0, world, 1, world)
+        task = _rank_task(meeting, driver_path(), self._token, list(sources))
+        stage = spread.mapInArrow(task, "rank long", barrier=True)
 
         def job() -> None:
             self._spark.setJobGroup(self._token, "orca: a gang of ranks", interruptOnCancel=True)
             try:
-                stage.count()
+                stage.collect()
             except BaseException as error:
                 self._error = error
 
@@ -125,11 +131,13 @@ class SparkLauncher(Launcher):
         return {}
 
     def preparing(self) -> bool:
+        """Whether the data's own transformations, which run before the barrier stage, make progress."""
         tracker = self._spark.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._token)]
-        stages = sorted({int(stage) for job in jobs if job for stage in job.stageIds})
-        # The last stage is the gang itself; what runs before it are the data's own transformations.
-        return any(info is not None and info.numActiveTasks for info in map(tracker.getStageInfo, stages[:-1]))
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        known = [stage for stage in stages if stage is not None]
+        done, self._done = self._done, sum(stage.numCompletedTasks for stage in known)
+        return self._done > done or any(stage.numActiveTasks and stage.numTasks != self._world for stage in known)
 
     def deaths(self) -> dict[int, str]:
         if self._error is None:
@@ -137,8 +145,10 @@ class SparkLauncher(Launcher):
         text = str(self._error)
         if "Python worker exited unexpectedly" in text:
             return dict.fromkeys(range(1024), "its Spark Python worker was killed or has crashed")
+        raised = [line.strip() for line in text.splitlines() if _RAISED.match(line.strip())]
         lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
-        return {rank: f"the Spark stage failed ({' '.join(lines[:3])[:400]})" for rank in range(1024)}
+        reason = raised[-1] if raised else " ".join(lines[:3])
+        return dict.fromkeys(range(1024), f"the Spark stage failed: {reason[:500]}")
 
     def stop(self, hellos: Mapping[int, Hello], patience: float) -> None:
         if self._thread is not None:

@@ -76,7 +76,7 @@ class SparkEngine(Engine):
         return kept
 
     def free(self, parts: Any) -> None:
-        if parts.is_cached:
+        if getattr(parts, "is_cached", False):
             parts.unpersist()
 
     def _ship(self, function: Callable[..., Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,12 @@ import numpy as np
 from orca.errors import ColumnError, DataError, suggest
 from orca.shards.packing import pack, unpack
 from orca.shards.tree import tree_map
+
+FED = "target int, source string, place long, shard binary"
+"""What travels to the ranks: the rank that receives it first, the source's name, its place there, the shard."""
+
+_PLACE_BITS = 20
+"""Bits for the place of a shard within its partition; the partition's number stands above them."""
 
 LIMIT = (2 << 30) - (64 << 20)
 """Spark moves a record as one Java array, which cannot be larger than 2 GB."""
@@ -36,17 +43,16 @@ def plain_columns(frame: Any, columns: Sequence[str] | None = None) -> Any:
     return frame.select([by_name[name] for name in wanted])
 
 
-def frame_to_parts(
-    frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], Any], chunk_bytes: int | None = None
-) -> Any:
-    """An RDD of packed shards; `convert` turns a partition's Arrow table into a shard.
+def frame_to_parts(frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], Any]) -> Any:
+    """An RDD of packed shards, one per partition; `convert` turns a partition's Arrow table into a shard."""
+    return _packed(frame, columns, convert, None).rdd.map(lambda row: bytes(row[0]))
 
-    One shard per partition, or, with `chunk_bytes`, several of about that size, so that a partition is never
-    held as a whole: for feeding ranks, where only the order of rows counts.
-    """
-    chosen = plain_columns(frame, columns)
+
+def _packed(frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], Any], chunk_bytes: int | None) -> Any:
+    """A DataFrame with one packed shard per row."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    chosen = plain_columns(frame, columns)
     # mapInArrow hands timestamps over in the session's time zone.
     schema = to_arrow_schema(chosen.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
@@ -62,8 +68,7 @@ def frame_to_parts(
                 )
             yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], names=["shard"])
 
-    packed = chosen.mapInArrow(shards, "shard binary")
-    return packed.rdd.map(lambda row: bytes(row[0]))
+    return chosen.mapInArrow(shards, "shard binary")
 
 
 def _tables(batches: Iterator[Any], schema: Any, chunk_bytes: int | None) -> Iterator[Any]:
@@ -81,6 +86,42 @@ def _tables(batches: Iterator[Any], schema: Any, chunk_bytes: int | None) -> Ite
             held, size, given = [], 0, True
     if held or not given:
         yield pa.Table.from_batches(held) if held else schema.empty_table()
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Shards on their way to ranks, as the binary column "shard" of a DataFrame; only good for feeding."""
+
+    frame: Any
+
+
+def frame_to_chunks(frame: Any, columns: Sequence[str], convert: Callable[[Any], Any], chunk_bytes: int) -> Chunks:
+    """A DataFrame's partitions cut into packed shards of about `chunk_bytes`, so that none is held as a whole."""
+    return Chunks(_packed(frame, columns, convert, chunk_bytes))
+
+
+def shards_to_frame(parts: Any, name: str, world: int) -> Any:
+    """Shards as rows (target, source, place, shard) for the barrier stage of a gang of `world` ranks."""
+    if isinstance(parts, Chunks):
+        from pyspark.sql import functions
+
+        place = functions.monotonically_increasing_id()
+        return parts.frame.select(
+            (place % world).cast("int").alias("target"),
+            functions.lit(name).alias("source"),
+            place.alias("place"),
+            "shard",
+        )
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    assert session is not None
+
+    def tagged(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, str, int, bytearray]]:
+        for place, record in enumerate(records):
+            yield (index + place) % world, name, (index << _PLACE_BITS) + place, bytearray(record)
+
+    return session.createDataFrame(parts.mapPartitionsWithIndex(tagged), FED)
 
 
 def parts_to_frame(parts: Any, schema: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from orca.shards.readers import csv_faults as faults
 from orca.shards.readers.csv_options import CsvOptions, arrow_type, dtypes_of, picked, textual
 from orca.shards.readers.paths import File, contents
 from orca.shards.readers.reading import joined
+from orca.shards.readers.schemas import indexed
 
 WORDS = {"picking": "usecols", "advice": "Give dtype={{{name!r}: ...}}."}
 
@@ -56,7 +58,7 @@ def read_piece(piece: Piece, options: CsvOptions) -> Any:
     for name in picked(list(frame.columns), options.dates, "parse_dates", label) if options.dates else []:
         frame[name] = _dates(frame[name], name, parser, options, label)
     index = [picked(list(frame.columns), [entry], "index_col", label)[0] for entry in options.index]
-    return frame.set_index(index) if index else frame
+    return indexed(frame, index)
 
 
 def header(data: Any, options: CsvOptions, label: str) -> tuple[list[Any], int]:
@@ -98,8 +100,12 @@ def _by_pyarrow(parser: _Parser, names: list[Any], piece: Piece, options: CsvOpt
     dates = picked(wanted, options.dates, "parse_dates", label) if options.dates else []
     types |= {str(name): pa.string() for name in dates}
     table = parser.read([str(name) for name in wanted], types)
+    fields = list(table.schema)
     frame = table.to_pandas(split_blocks=True, self_destruct=True)
     frame.columns = wanted
+    for name, field in zip(wanted, fields, strict=True):
+        if pa.types.is_boolean(field.type) and frame[name].dtype == object:
+            frame[name] = frame[name].where(frame[name].notna(), np.nan)
     for name, dtype in dtypes.items():
         column = frame[name]
         if not textual(dtype) and np.dtype(dtype).kind in "iu" and column.dtype.kind == "f":
@@ -226,14 +232,17 @@ def _by_pandas(piece: Piece, options: CsvOptions) -> Any:
         dtypes = {name: dtype for name, dtype in dtypes_of(options, columns, label).items() if name in wanted}
         dtypes |= dict.fromkeys(picked(wanted, options.dates, "parse_dates", label) if options.dates else [], str)
         usecols = None if options.usecols is None else wanted
-        frame = pandas().read_csv(file.url, usecols=usecols, dtype=dtypes or None, **more)
+        with warnings.catch_warnings():
+            # Without an index column, pandas cuts rows that are longer than the header, with only a warning.
+            warnings.filterwarnings("error", message="Length of header or names")
+            frame = pandas().read_csv(file.url, usecols=usecols, dtype=dtypes or None, index_col=False, **more)
     except OrcaError:
         raise
+    except pandas().errors.ParserWarning as error:
+        raise DataError(f"{label}: the rows have more fields than there are names. Give names= for all.") from error
     except Exception as error:
         encoding = str(more.get("encoding") or "utf-8")
         raise faults.of_pandas(error, label, contents(file), str(options.sep), options.quote, encoding) from error
-    if not isinstance(frame.index, pandas().RangeIndex):
-        raise DataError(f"{label}: the rows have more fields than there are names. Give names= for all of them.")
     return frame
 
 

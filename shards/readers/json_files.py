@@ -90,6 +90,8 @@ def _by_lines(data: Any, label: str, threads: bool) -> Any:
     for place, field in enumerate(table.schema):
         if pa.types.is_null(field.type):
             table = table.set_column(place, field.name, table.column(place).cast(pa.float64()))
+    # Reading does not look whether text is utf-8, nor does the way to pandas.
+    table.validate(full=True)
     return table.to_pandas(split_blocks=True, self_destruct=True)
 
 

@@ -12,7 +12,7 @@ from orca.errors import OrcaError, TransformError
 from orca.shards.readers import schemas
 from orca.shards.xshards import XShards
 
-_TOLD = re.compile(r"shard \d+: (\w+): (.*)", re.DOTALL)
+_TOLD = re.compile(r"(?:^|TransformError: )shard \d+: (\w+): (.*)")
 
 
 @contextmanager
@@ -21,11 +21,12 @@ def own_errors() -> Iterator[None]:
     try:
         yield
     except TransformError as error:
-        found = _TOLD.fullmatch(str(error))
+        # Ray's form of the error holds the whole traceback; the told line is in it.
+        found = _TOLD.search(str(error))
         kind = getattr(errors, found.group(1), None) if found else None
         if found is None or not (isinstance(kind, type) and issubclass(kind, OrcaError)) or kind is TransformError:
             raise
-        raise kind(found.group(2)) from error
+        raise kind(found.group(2).strip()) from error
 
 
 def read(groups: Sequence[list[Any]], step: Callable[..., Any], *args: Any) -> XShards:

@@ -40,6 +40,17 @@ def flat(frame: Any) -> Any:
     return frame.reset_index() if any(name is not None for name in frame.index.names) else frame
 
 
+def indexed(frame: Any, names: list[Any]) -> Any:
+    """The frame with these columns as its index."""
+    if not names:
+        return frame
+    made = frame.set_index(names)
+    if isinstance(made.index, pandas().RangeIndex):
+        # A range of numbers is taken for a mere count of rows, and dropped, when shards are joined.
+        made.index = pandas().Index(np.asarray(made.index), name=made.index.name)
+    return made
+
+
 def _kind(column: Any) -> Kind:
     dtype, types = column.dtype, pandas().api.types
     if not len(column):
@@ -140,7 +151,7 @@ def cast(frame: Any, target: Schema, label: str) -> Any:
     source = flat(frame)
     columns = {name: _cast(source[name], kind, f"{label}: column {name!r}") for name, kind in target.items()}
     made = pandas().DataFrame(columns, index=source.index, copy=False)
-    return made.set_index(index) if index else made
+    return indexed(made, index)
 
 
 def _cast(column: Any, kind: Kind, what: str) -> Any:

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from orca import Estimator, XShards, init_orca_context
+from orca import Estimator, WorkerError, XShards, init_orca_context
 from orca.context import Context
-from orca.errors import ColumnError, DataError, TransformError
+from orca.errors import ColumnError, DataError
 from orca.shards.columns import arrow_to_numpy, assemble
 from orca.shards.convert import Form, to_shards
+from orca.shards.feed import Rows
 
 
 def columns():
@@ -33,8 +34,15 @@ def nested(array):
     return [value.tolist() for value in array]
 
 
+def bring(rank_context):
+    rows = Rows(rank_context.sources["data"])
+    return rows.slice(0, len(rows))
+
+
 def arrays_of(data, context, **form):
-    return to_shards(data, None, context.engine, Form(**form)).to_numpy()
+    """What a rank finds in the data."""
+    shards = to_shards(data, None, context.engine, Form(**form))
+    return context.gang(1).call(bring, sources={"data": shards})[0]
 
 
 def test_arrow_rules():
@@ -129,7 +137,7 @@ def test_spark_columns_of_every_type(spark_session):
     assert column("dec").dtype == np.float64
     assert column("t").dtype.kind == "M"
     assert column("s").tolist() == [f"t{i}" for i in range(7)]
-    with pytest.raises((DataError, TransformError), match="missing values"):
+    with pytest.raises(WorkerError, match="missing values"):
         column("n")
     with pytest.raises(ColumnError, match="Did you mean 'vec'"):
         column("vecc")

@@ -76,7 +76,7 @@ def test_spark_frame_to_batches_of_two_ranks_stays_below_two_and_a_half(tmp_path
     said = run(
         f"""
         import pyarrow as pa, pyarrow.parquet as pq
-        rows, width = 131072, 1024
+        rows, width = 262144, 1024
         folder = {str(tmp_path)!r}
         for part in range(8):
             block = np.random.default_rng(part).random((rows // 8, width), dtype="f4")
