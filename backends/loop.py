@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 
 from orca.backends.base import Backend, Outcome, Replica, State
 from orca.errors import DataError
 from orca.shards.columns import Columns, assemble
-from orca.shards.feed import Feed, Rows, share
+from orca.shards.feed import Batch, Feed, Rows, share
 from orca.shards.forms import arrow_column
+from orca.shards.prefetch import ahead
 from orca.shards.tree import join_rows, kind_of, row_count, take_rows, tree_map
 
 if TYPE_CHECKING:
@@ -121,7 +123,7 @@ def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> tuple[list[dic
         done = 0
         if place.rank == 0:
             context.emit("progress", epoch=epoch + 1, rows=0, total=len(rows), loss=None)
-        for batch in feed.epoch(epoch):
+        for batch in _stream(feed, epoch, place):
             outcome = replica.train_step(batch, want_output)
             tally.add(outcome, batch.rows)
             done += batch.total
@@ -144,6 +146,13 @@ def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> tuple[list[dic
             context.emit("epoch", record=record)
     context.memory["replica"] = (job.owner, job.version + 1, replica)
     return records, replica.state() if place.rank == 0 else None
+
+
+def _stream(feed: Feed, epoch: int, place: Rank) -> Iterator[Batch]:
+    """The epoch's batches, gathered ahead on a thread where a core is free for it or the disk has to be read."""
+    batches = feed.epoch(epoch)
+    waits = feed.rows.nbytes > psutil.virtual_memory().available
+    return ahead(batches) if place.threads > 1 or waits else batches
 
 
 def _evaluate(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from orca.errors import DataError
-from orca.shards.tree import leaves, row_count, take_rows, tree_map
+from orca.shards.tree import leaves, row_count, size_in_bytes, take_rows, tree_map
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,11 @@ class Rows:
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return sum(size_in_bytes(shard) for shard in self._shards)
 
     def slice(self, start: int, stop: int) -> Any:
         """Consecutive rows: a view within one shard, one copy across shards."""

@@ -110,10 +110,12 @@ def _read(files: list[File], names: list[str], size: Any, mode: str, num_shards:
     groups = grouped(pictures, min(count, len(files)))
     with own_errors():
         shards = read(groups, _read_group, shape, mode, width)
+        # Asking for the rows waits for Ray's tasks, so that a broken picture is told here and not later.
+        rows = shards.shard_rows()
         if shape is None:
             _check_sizes(shards.transform_shard(lambda shard: (shard["image"].shape[1:3], shard["path"][0])).collect())
     made = ImageShards(shards.engine, shards.parts)
-    made._cached = shards.is_cached()
+    made._cached, made._rows = shards.is_cached(), rows
     made.classes = classes
     return made
 

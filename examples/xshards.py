@@ -1,0 +1,87 @@
+"""From csv files to predictions beside their columns: read, clean, index, group, scale, train on two workers.
+
+Run ``python examples/xshards.py`` where Orca is installed with pandas; ``--runtime ray`` or ``spark`` moves all of it there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from orca import Estimator, init_orca_context
+from orca.data import read_csv
+from orca.shards.transformers import StandardScaler, StringIndexer
+
+FEATURES = ["city_number", "age", "income", "income_agg"]
+
+
+def write_visits(folder: Path, files: int = 4, rows: int = 1500) -> None:
+    """Write visits to shops, a file per month; now and then an age or a city is missing."""
+    rng = np.random.default_rng(0)
+    levels = {"Bonn": 2400, "Lima": 1500, "Oslo": 3300, "Rome": 2700}
+    for month in range(files):
+        city = rng.choice(list(levels), rows)
+        income = rng.normal([levels[name] for name in city], 500).round(2)
+        age = rng.integers(18, 80, rows).astype("float64")
+        # People buy who earn more than their city does, the young more readily.
+        wish = (income - [levels[name] for name in city]) / 500 + (45 - age) / 30
+        table = pd.DataFrame({"city": city, "age": age, "income": income, "bought": (wish > 0).astype(int)})
+        table.loc[rng.random(rows) < 0.02, "age"] = np.nan
+        table.loc[rng.random(rows) < 0.02, "city"] = np.nan
+        table.to_csv(folder / f"2025-{month + 1:02d}.csv", index=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runtime", default="local", choices=["local", "ray", "spark"])
+    parser.add_argument("--epochs", type=int, default=8)
+    options = parser.parse_args()
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, init_orca_context(runtime=options.runtime, cores=2):
+        write_visits(Path(folder))
+        visits = read_csv(folder)
+        print(f"read {len(visits)} rows: {visits}")
+        print(f"missing: {visits.get_null_sum()}")
+
+        clean = visits.drop_missing_value()
+        indexer = StringIndexer(inputCol="city", outputCol="city_number").fit(clean)
+        # Every visit gets the mean income of its city, as income_agg.
+        joined = indexer.transform(clean).group_by("city", agg={"income": "mean"}, join=True).cache()
+        print(f"\n{joined.group_by('city', agg={'income': 'mean', 'bought': 'sum'}).to_pandas().to_string(index=False)}\n")
+        ready = StandardScaler(inputCol=FEATURES).fit_transform(joined).repartition(4)
+
+        train, test = ready.sample(0.75, seed=1), ready.sample(0.25, seed=2)
+        est = Estimator.from_torch(
+            model=lambda config: nn.Sequential(nn.Linear(len(FEATURES), 32), nn.ReLU(), nn.Linear(32, 2)),
+            optimizer=torch.optim.Adam,
+            loss=nn.CrossEntropyLoss(),
+            metrics=["accuracy", "auc"],
+            config={"lr": 0.01},
+            workers=2,
+            seed=0,
+        )
+        shards = train.to_features(FEATURES, "bought")
+        print(est.fit(shards, epochs=options.epochs, batch_size=128, progress=False))
+
+        scores = est.evaluate(test, feature_cols=FEATURES, label_cols="bought")
+        table = est.predict(test, feature_cols=FEATURES).to_pandas()
+        table["guess"] = np.stack(table["prediction"]).argmax(axis=1)
+        accuracy = float((table["guess"] == table["bought"]).mean())
+
+    print(f"\n{table[['city', 'age', 'income', 'bought', 'guess']].head(5).round(3).to_string(index=False)}\n")
+    print(f"on {options.runtime}, two workers: {time.perf_counter() - began:.1f} s")
+    print(f"test accuracy: {accuracy:.1%} on {len(table)} rows (evaluate says {scores['accuracy']:.1%})")
+    return 0 if accuracy >= 0.95 and abs(accuracy - scores["accuracy"]) < 1e-9 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
