@@ -29,6 +29,10 @@ def one_error() -> Iterator[None]:
     except OrcaError:
         raise
     except Exception as error:
+        # Ray keeps what was raised; Spark only its text.
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, TransformError):
+            raise cause from error
         found = _TOLD.search(str(error))
         if found is None:
             raise

@@ -149,7 +149,7 @@ def _join(parts: list[Any]) -> Any:
     if kind in ("frame", "series"):
         import pandas
 
-        plain = all(isinstance(part.index, pandas.RangeIndex) for part in parts)
+        plain = all(isinstance(part.index, pandas.RangeIndex) and part.index.name is None for part in parts)
         return pandas.concat(parts, ignore_index=plain)
     if kind == "table":
         import pyarrow
