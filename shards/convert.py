@@ -70,7 +70,7 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
     if kind in ("torch", "tf"):
         return _from_batches(data, kind, engine, form)
     if form.feature_cols is not None and isinstance(data, dict):
-        return _put(_columns(data, form), engine, form, parts)
+        return _put(_columns(data, _choose([str(key) for key in data], form)), engine, form, parts)
     return _put(to_tree(data, y, form.argument, form.need_labels), engine, form, parts)
 
 

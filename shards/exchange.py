@@ -8,13 +8,12 @@ unlinked as soon as every rank of the host has mapped them, so a rank that dies 
 from __future__ import annotations
 
 import multiprocessing.connection as mpc
-import secrets
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import AuthenticationError
 from typing import Any
 
+from orca.launch.base import Meeting
+from orca.launch.channel import Listening, knock
 from orca.launch.rank import RankContext
 from orca.machine import host_id
 from orca.scratch import scratch
@@ -38,8 +37,7 @@ class _Parcel:
     index: int
     path: str
     host: str
-    door: tuple[str, int]
-    key: bytes
+    counter: Meeting
 
 
 def spool(
@@ -57,7 +55,7 @@ def spool(
                 own.append((name, index, path))
         counter = _Counter(context.place.address, [path for _, _, path in own])
         try:
-            mine = [_Parcel(name, index, path, here, counter.door, counter.key) for name, index, path in own]
+            mine = [_Parcel(name, index, path, here, counter.meeting) for name, index, path in own]
             parcels = [parcel for share in context.allgather(mine) for parcel in share]
             fetched = _fetch_share(context, here, parcels, str(folder.path))
             at_home = {
@@ -85,10 +83,11 @@ def _fetch_share(context: RankContext, here: str, parcels: list[_Parcel], folder
     fetched = []
     for parcel in wanted[place.local_rank :: place.local_world]:
         path = new_path(folder)
-        with mpc.Client(parcel.door, authkey=parcel.key) as peer:
+        peer, _ = knock(parcel.counter)
+        with peer:
             peer.send(parcel.path)
             write_pieces(path, _until_empty(peer))
-        fetched.append(_Parcel(parcel.source, parcel.index, path, here, parcel.door, parcel.key))
+        fetched.append(_Parcel(parcel.source, parcel.index, path, here, parcel.counter))
     return fetched
 
 
@@ -101,39 +100,14 @@ class _Counter:
     """Hands out this rank's own files, and no others, to ranks that know the key."""
 
     def __init__(self, address: str, paths: list[str]) -> None:
-        self.key = secrets.token_bytes(32)
         self._paths = set(paths)
-        self._listener = mpc.Listener((address, 0), family="AF_INET", backlog=64)
-        self.door: tuple[str, int] = (str(self._listener.address[0]), int(self._listener.address[1]))
-        self._open = True
-        self._thread = threading.Thread(target=self._accept, name="orca-counter", daemon=True)
-        self._thread.start()
+        self._listening = Listening(address, self._serve)
+        self.meeting = self._listening.meeting
+        self.close = self._listening.close
 
-    def close(self) -> None:
-        self._open = False
-        try:
-            mpc.Client(self.door).close()  # wakes the accept
-        except OSError:
-            pass
-        self._thread.join(2)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while self._open:
-            try:
-                peer = self._listener.accept()
-            except OSError:
-                continue
-            if self._open:
-                threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
-            else:
-                peer.close()
-
-    def _serve(self, peer: Any) -> None:
+    def _serve(self, peer: mpc.Connection) -> None:
         with peer:
             try:
-                mpc.deliver_challenge(peer, self.key)
-                mpc.answer_challenge(peer, self.key)
                 path = peer.recv()
                 if path not in self._paths:
                     return
@@ -141,5 +115,5 @@ class _Counter:
                     while chunk := file.read(_CHUNK):
                         peer.send_bytes(chunk)
                 peer.send_bytes(b"")
-            except (OSError, EOFError, AuthenticationError):
+            except (OSError, EOFError):
                 return

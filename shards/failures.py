@@ -26,13 +26,13 @@ def one_error() -> Iterator[None]:
         if isinstance(error.__cause__, TransformError):
             raise error.__cause__ from error
         raise
-    except OrcaError:
-        raise
     except Exception as error:
-        # Ray keeps what was raised; Spark only its text.
+        # Ray keeps what was raised, in an error that poses as the same class; Spark keeps only its text.
         cause = getattr(error, "cause", None)
         if isinstance(cause, TransformError):
             raise cause from error
+        if isinstance(error, OrcaError):
+            raise
         found = _TOLD.search(str(error))
         if found is None:
             raise

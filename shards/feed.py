@@ -137,7 +137,7 @@ class Feed:
     >>> import numpy as np
     >>> feed = Feed(Rows([Given(np.arange(10))]), rank=0, world=2, batch_size=4, shuffle=False)
     >>> [batch.data.tolist() for batch in feed.epoch(0)]
-    [[0, 1], [4, 5], [8]]
+    [[0, 1], [4, 5], [8, 9]]
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -149,7 +150,9 @@ def _join(parts: list[Any]) -> Any:
     if kind in ("frame", "series"):
         import pandas
 
+        # Each with its own count from 0: count on. Pieces of one count, or real indices: keep them.
         plain = all(isinstance(part.index, pandas.RangeIndex) and part.index.name is None for part in parts)
+        plain = plain and any(one.index.stop != two.index.start for one, two in itertools.pairwise(parts))
         return pandas.concat(parts, ignore_index=plain)
     if kind == "table":
         import pyarrow

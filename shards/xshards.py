@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from orca.errors import ArgumentError, DataError, TransformError
+from orca.errors import ArgumentError, DataError
 from orca.shards import frames, pickles
 from orca.shards.columns import Columns, assemble, flat
 from orca.shards.engines.base import Engine, Step
-from orca.shards.failures import one_error, told
+from orca.shards.failures import one_error
 from orca.shards.forms import schema, to_arrow, to_pandas, unique
+from orca.shards.steps import Chain, Guarded, Item, Plain, checked, column_names
 from orca.shards.tree import (
     as_arrays,
     describe,
@@ -135,7 +136,7 @@ class XShards:
         """The engine's handle to the shards, with all pending transformations done or planned."""
         if self._pending:
             with one_error():
-                self._parts = self._engine.map(self._parts, _Chain(self._pending))
+                self._parts = self._engine.map(self._parts, Chain(self._pending))
             self._pending = ()
         return self._parts
 
@@ -245,19 +246,19 @@ class XShards:
         """Run ``fn(shard, *args)`` on every shard; nothing happens until the result is needed."""
         if not callable(fn):
             raise ArgumentError(f"transform_shard takes a function of a shard; received {fn!r}.")
-        return self._map(_Plain(fn, args))
+        return self._map(Plain(fn, args))
 
     def _map(self, step: Step) -> XShards:
         return XShards(self._engine, self._parts, (*self._pending, step))
 
     def __getitem__(self, key: Any) -> XShards:
         """One entry of dict shards, or one or several columns of frames."""
-        return self.transform_shard(_Item(key))
+        return self.transform_shard(Item(key))
 
     def select(self, columns: str | Sequence[str]) -> XShards:
         """Keep only these columns."""
         wanted = frames.names(columns)
-        return self.transform_shard(lambda frame: _checked(frame, wanted, "select")[wanted])
+        return self.transform_shard(lambda frame: checked(frame, wanted, "select")[wanted])
 
     def repartition(self, num_partitions: int) -> XShards:
         """Cut the same rows, in the same order, into shards of even size."""
@@ -278,7 +279,7 @@ class XShards:
         count = num_partitions or self.num_partitions()
 
         def split(index: int, shard: Any) -> list[Any]:
-            frame = _checked(shard, columns, "partition_by")
+            frame = checked(shard, columns, "partition_by")
             return frames.split_by(frame, frames.bucket(frame, columns, count), count)
 
         return self._shuffle(split, _concat, count)
@@ -292,7 +293,7 @@ class XShards:
         count = self.num_partitions()
         source = self.cache() if self._engine.name == "spark" else self
         samples = source.transform_shard(
-            lambda frame: frames.sort_sample(_checked(frame, columns, "sort_values"), columns[0])
+            lambda frame: frames.sort_sample(checked(frame, columns, "sort_values"), columns[0])
         ).collect()
         known = np.sort(np.concatenate(samples)) if samples else np.empty(0, object)
         places = np.linspace(0, len(known), count + 1).astype(int)[1:-1]
@@ -323,7 +324,7 @@ class XShards:
             raise ArgumentError('how="cross" would pair all rows with all rows; it is not offered on shards.')
         shared = frames.names(on)
         if not shared and "left_on" not in options:
-            mine, theirs = self.inspect(_column_names), right.inspect(_column_names)
+            mine, theirs = self.inspect(column_names), right.inspect(column_names)
             shared = [name for name in mine if name in theirs]
             if not shared:
                 raise DataError(f"merge: no column in common. Left: {mine}. Right: {theirs}. Give on=.")
@@ -354,7 +355,7 @@ class XShards:
 
     def deduplicates(self) -> XShards:
         """Keep the first of rows that are equal in all columns."""
-        columns = self.inspect(_column_names)
+        columns = self.inspect(column_names)
         return self.partition_by(columns).transform_shard(lambda frame: frame.drop_duplicates(ignore_index=True))
 
     def unique(self) -> np.ndarray[Any, Any]:
@@ -378,7 +379,7 @@ class XShards:
         """Drop rows with a missing value (in these columns)."""
         wanted = frames.names(columns)
         return self.transform_shard(
-            lambda frame: _checked(frame, wanted, "drop_missing_value").dropna(subset=wanted or None, ignore_index=True)
+            lambda frame: checked(frame, wanted, "drop_missing_value").dropna(subset=wanted or None, ignore_index=True)
         )
 
     # Small results over all rows
@@ -387,13 +388,13 @@ class XShards:
         """Count, mean, standard deviation, minimum and maximum of numeric columns over all shards."""
         wanted = frames.names(columns)
         return frames.merge_moments(
-            self.transform_shard(lambda f: frames.moments(_checked(f, wanted, "describe"), wanted)).collect()
+            self.transform_shard(lambda f: frames.moments(checked(f, wanted, "describe"), wanted)).collect()
         )
 
     def max_values(self, columns: str | Sequence[str]) -> Any:
         """The largest value of each column over all shards: one value for one name, else a dict."""
         wanted = frames.names(columns)
-        found = self.transform_shard(lambda f: _checked(f, wanted, "max_values")[wanted].max().to_frame().T).collect()
+        found = self.transform_shard(lambda f: checked(f, wanted, "max_values")[wanted].max().to_frame().T).collect()
         best = frames.pandas().concat(found).max()
         values = {name: best[name].item() if hasattr(best[name], "item") else best[name] for name in wanted}
         return values[columns] if isinstance(columns, str) else values
@@ -402,7 +403,7 @@ class XShards:
         """How many values are missing in each column over all shards."""
         wanted = frames.names(columns)
         found = self.transform_shard(
-            lambda f: (_checked(f, wanted, "get_null_sum")[wanted] if wanted else f).isna().sum()
+            lambda f: (checked(f, wanted, "get_null_sum")[wanted] if wanted else f).isna().sum()
         ).collect()
         return {str(name): int(sum(part[name] for part in found)) for name in found[0].index}
 
@@ -475,50 +476,7 @@ class XShards:
 
     def _shuffle(self, split: Any, join: Any, count: int) -> XShards:
         with one_error():
-            return XShards(self._engine, self._engine.shuffle(self.parts, split, join, count))
-
-
-class _Plain:
-    """A user's function with its further arguments, as a step."""
-
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._fn, self._args = fn, args
-
-    def __call__(self, index: int, shard: Any) -> Any:
-        return self._fn(shard, *self._args)
-
-
-class _Chain:
-    """Several steps in one pass over the shard."""
-
-    def __init__(self, steps: tuple[Step, ...]) -> None:
-        self._steps = steps
-
-    def __call__(self, index: int, shard: Any) -> Any:
-        for step in self._steps:
-            try:
-                shard = step(index, shard)
-            except TransformError:
-                raise
-            except Exception as error:
-                raise told(index, error) from error
-        return shard
-
-
-class _Item:
-    """Takes one entry of a shard."""
-
-    def __init__(self, key: Any) -> None:
-        self._key = key
-
-    def __call__(self, shard: Any) -> Any:
-        if kind_of(shard) == "frame":
-            return _checked(shard, frames.names(self._key), "[]")[self._key]
-        try:
-            return shard[self._key]
-        except (KeyError, IndexError, TypeError) as error:
-            entries = sorted(map(str, shard)) if isinstance(shard, dict) else f"{type(shard).__name__}"
-            raise DataError(f"The shards have no entry {self._key!r}. They have: {entries}.") from error
+            return XShards(self._engine, self._engine.shuffle(self.parts, Guarded(split), Guarded(join), count))
 
 
 def _cut(data: Any, rows: int, count: int) -> list[Any]:
@@ -528,13 +486,3 @@ def _cut(data: Any, rows: int, count: int) -> list[Any]:
 
 def _concat(index: int, pieces: list[Any]) -> Any:
     return join_rows(pieces)
-
-
-def _checked(shard: Any, columns: Sequence[str], what: str) -> Any:
-    frame = frames.frame_of(shard, what)
-    frames.check_columns(frame, columns, what)
-    return frame
-
-
-def _column_names(shard: Any) -> list[str]:
-    return [str(name) for name in frames.frame_of(shard, "This").columns]

@@ -95,16 +95,15 @@ class Link:
             self._receive(GOODBYE)
 
 
-class Door:
-    """The driver's listening socket: bound to port 0 and held, so that nobody else can take the port."""
+class Listening:
+    """A socket bound to port 0 and held, so that nobody else can take the port; who knows the key is let in."""
 
-    def __init__(self, host: str, admit: Callable[[Hello, mpc.Connection], None]) -> None:
-        self._admit = admit
+    def __init__(self, host: str, serve: Callable[[mpc.Connection], None]) -> None:
+        self._serve = serve
         self._listener = mpc.Listener((host, 0), family="AF_INET", backlog=128)
-        bound_host, port = self._listener.address[0], int(self._listener.address[1])
-        self.meeting = Meeting(str(bound_host), port, secrets.token_bytes(32))
+        self.meeting = Meeting(str(self._listener.address[0]), int(self._listener.address[1]), secrets.token_bytes(32))
         self._open = True
-        self._thread = threading.Thread(target=self._accept, name="orca-door", daemon=True)
+        self._thread = threading.Thread(target=self._accept, name="orca-listening", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -129,16 +128,15 @@ class Door:
                 connection.close()
                 return
             # A stranger who connects and says nothing blocks only his own thread.
-            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
 
-    def _greet(self, connection: mpc.Connection) -> None:
+    def _let_in(self, connection: mpc.Connection) -> None:
         timer = threading.Timer(_AUTH_SECONDS, _cut, args=(connection,))
         timer.daemon = True
         timer.start()
         try:
             mpc.deliver_challenge(connection, self.meeting.key)
             mpc.answer_challenge(connection, self.meeting.key)
-            hello = pickle.loads(connection.recv_bytes())
             with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
                 _say_at_once(duplicate)
         except Exception:
@@ -146,11 +144,27 @@ class Door:
             return
         finally:
             timer.cancel()
+        self._serve(connection)
+
+
+class Door(Listening):
+    """The driver's way in for its ranks: each says hello first and is admitted."""
+
+    def __init__(self, host: str, admit: Callable[[Hello, mpc.Connection], None]) -> None:
+        self._admit = admit
+        super().__init__(host, self._greet)
+
+    def _greet(self, connection: mpc.Connection) -> None:
+        try:
+            hello = pickle.loads(connection.recv_bytes())
+        except (OSError, EOFError):
+            connection.close()
+            return
         self._admit(hello, connection)
 
 
-def connect(meeting: Meeting, hello: Callable[[str], Hello]) -> mpc.Connection:
-    """Connect a rank to its driver; `hello` is given the local address by which the driver sees us."""
+def knock(meeting: Meeting) -> tuple[mpc.Connection, str]:
+    """Connect to a listening socket and prove to know the key; return the connection and our own address on it."""
     with socket.socket() as sock:
         sock.settimeout(_AUTH_SECONDS)
         sock.connect((meeting.host, meeting.port))
@@ -160,5 +174,11 @@ def connect(meeting: Meeting, hello: Callable[[str], Hello]) -> mpc.Connection:
         connection = mpc.Connection(sock.detach())
     mpc.answer_challenge(connection, meeting.key)
     mpc.deliver_challenge(connection, meeting.key)
+    return connection, address
+
+
+def connect(meeting: Meeting, hello: Callable[[str], Hello]) -> mpc.Connection:
+    """Connect a rank to its driver; `hello` is given the local address by which the driver sees us."""
+    connection, address = knock(meeting)
     connection.send_bytes(pack(hello(address)))
     return connection

@@ -113,10 +113,11 @@ class RayLauncher(Launcher):
     def begin(self, sources: Mapping[str, Any]) -> dict[str, Any]:
         import ray
 
+        # Pending transformations need the CPUs that an idle gang may still hold: they come first.
+        self._await_sources(sources)
         with self._lock:
             self._busy = True
         if self._group is None:
-            self._await_sources(sources)
             marks = {node["NodeID"]: f"node:{node['NodeManagerAddress']}" for node in ray.nodes()}
             self._reserve([{"CPU": 1.0, marks[node]: 0.001} for node in self._nodes])
         self._ticket = uuid.uuid4().hex
@@ -198,7 +199,7 @@ class RayLauncher(Launcher):
         """Pending transformations need the CPUs first."""
         import ray
 
-        refs = [shard.ref for source in sources.values() for shard in source.handles()]
+        refs = list(dict.fromkeys(shard.ref for source in sources.values() for shard in source.handles()))
         if refs:
             ray.wait(refs, num_returns=len(refs), fetch_local=False)
 

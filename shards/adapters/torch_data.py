@@ -15,9 +15,15 @@ FETCH_ROWS = 1024
 
 def batches(source: Any) -> Iterator[Any]:
     """Yield the source's rows as batches of arrays, in order and without its own shuffling."""
-    from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+    from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
     dataset = source.dataset if isinstance(source, DataLoader) else source
+    if isinstance(source, DataLoader) and not isinstance(dataset, IterableDataset):
+        if not isinstance(source.sampler, SequentialSampler | RandomSampler) or len(source.sampler) != len(dataset):
+            raise DataError(
+                f"The DataLoader has a {type(source.sampler).__name__}, which Orca would ignore: it draws the order "
+                "itself. Give the rows you want as a torch.utils.data.Subset."
+            )
     if isinstance(dataset, TensorDataset):
         # Already columns: no need to take rows apart and put them together again.
         yield tuple(tensor.detach().cpu().numpy() for tensor in dataset.tensors)

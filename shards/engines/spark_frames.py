@@ -10,7 +10,7 @@ import numpy as np
 
 from orca.errors import ColumnError, DataError, suggest
 from orca.shards.packing import pack, unpack
-from orca.shards.tree import tree_map
+from orca.shards.tree import take_rows, tree_map
 
 FED = "target int, source string, place long, shard binary"
 """What travels to the ranks: the rank that receives it first, the source's name, its place there, the shard."""
@@ -154,4 +154,9 @@ def rdd_to_parts(rdd: Any) -> Any:
 
     packed = rdd.mapPartitions(stacked)
     empty = pack(None)
-    return packed.filter(lambda blob: blob != empty)
+    first = packed.filter(lambda blob: blob != empty).take(1)
+    if not first:
+        raise DataError("The RDD has no records.")
+    # An empty partition becomes a shard without rows, in the form of the others.
+    no_rows = pack(take_rows(unpack(first[0]), 0, 0))
+    return packed.map(lambda blob: no_rows if blob == empty else blob)

@@ -141,6 +141,14 @@ def test_the_number_of_workers_does_not_change_the_curve(local: Context):
         np.testing.assert_allclose(curve, curves[0], rtol=1e-5)
 
 
+def test_pending_steps_run_between_two_calls_on_all_slots(context: Context):
+    x, y = make_data(40)
+    est = estimator(4)
+    est.fit(x, y, batch_size=16)
+    lazy = cut(x, y, [10, 10, 20]).transform_shard(lambda shard: {"x": shard["x"] * 1, "y": shard["y"]})
+    assert est.evaluate(lazy)["loss"] == pytest.approx(est.evaluate(x, y)["loss"], rel=1e-6)
+
+
 def test_save_and_load_continue_exactly(context: Context, tmp_path):
     x, y = make_data(60)
     whole = estimator(2)

@@ -42,7 +42,7 @@ def test_failed_save_leaves_the_old_state(tmp_path):
     path = str(tmp_path / "model")
     checkpoint.save(path, {"epoch": 1}, STATE)
     with pytest.raises(DataError, match=r"optimizer\.fn is a builtin_function"):
-        checkpoint.save(path, {"epoch": 2}, {"optimizer": {"fn": print}})
+        checkpoint.save(path, {"epoch": 2}, {"optimizer": {"fn": len}})
     assert checkpoint.load(path)[0]["epoch"] == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 

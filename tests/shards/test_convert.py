@@ -159,6 +159,10 @@ def test_torch_datasets_and_loaders(local: Context):
         np.testing.assert_array_equal(found["x"][:, 0], np.arange(9))
         np.testing.assert_array_equal(found["y"], np.arange(9) % 2)
 
+    picky = torch.utils.data.DataLoader(TinyRows(), sampler=torch.utils.data.SubsetRandomSampler([1, 2]))
+    with pytest.raises(DataError, match="SubsetRandomSampler, which Orca would ignore"):
+        arrays_of(picky, local)
+
 
 @pytest.mark.slow
 def test_tf_datasets(local: Context):
@@ -192,6 +196,10 @@ def test_frames_train_and_predict_beside_their_columns(context: Context):
     shards = est.predict(XShards.from_pandas(frame, 3), feature_cols=["a", "b"])
     np.testing.assert_allclose(np.stack(shards.to_pandas()["prediction"]), expected, rtol=1e-5, atol=1e-6)
     assert est.evaluate(frame, feature_cols=["a", "b"], label_cols="label")["loss"] > 0
+    later = pd.DataFrame(data)[4:]
+    assert est.predict(later, feature_cols=["a", "b"]).index.tolist() == later.index.tolist()
+    with pytest.raises(ColumnError, match="say which to use with label_cols="):
+        est.fit({"a": data["a"], "b": data["b"]}, feature_cols=["a", "b"])
     with pytest.raises(ColumnError, match=r"feature_cols='bb'.*Columns: a, b, label"):
         est.predict(frame, feature_cols=["a", "bb"])
 

@@ -161,6 +161,8 @@ class TestTransforming:
             shards.collect()
         with pytest.raises(ArgumentError, match="takes a function"):
             shards.transform_shard(3)
+        with pytest.raises(TransformError, match=r"shard 0: ColumnError: partition_by: 'nme' is not in the DataFrame"):
+            shards_of(frame(), [10, 13]).partition_by("nme").collect()
 
 
 class TestReordering:
@@ -351,6 +353,10 @@ def test_rdd_records_are_stacked(spark_session):
     images, labels = XShards.from_rdd(rdd).to_numpy()
     assert images.shape == (7, 2, 2)
     assert labels[:, 0].tolist() == list(range(7))
+    gaps = XShards.from_rdd(sc.parallelize(range(3), 5).map(lambda i: np.array([i])))
+    assert sum(gaps.shard_rows()) == 3
+    assert gaps.num_partitions() == len(gaps.collect()) == 5
+    np.testing.assert_array_equal(gaps.repartition(2).to_numpy()[:, 0], np.arange(3))
 
 
 @pytest.mark.ray

@@ -1,0 +1,77 @@
+"""Steps on one shard that XShards is made of: a user's function, a chain, one entry, checked columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from orca.errors import DataError, TransformError
+from orca.shards import frames
+from orca.shards.engines.base import Step
+from orca.shards.failures import told
+from orca.shards.tree import kind_of
+
+
+class Plain:
+    """A user's function with its further arguments, as a step."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._fn, self._args = fn, args
+
+    def __call__(self, index: int, shard: Any) -> Any:
+        return self._fn(shard, *self._args)
+
+
+class Chain:
+    """Several steps in one pass over the shard."""
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self._steps = steps
+
+    def __call__(self, index: int, shard: Any) -> Any:
+        for step in self._steps:
+            shard = Guarded(step)(index, shard)
+        return shard
+
+
+class Guarded:
+    """A function of a shard's number and data whose failure is told like that of a step."""
+
+    def __init__(self, fn: Callable[[int, Any], Any]) -> None:
+        self._fn = fn
+
+    def __call__(self, index: int, data: Any) -> Any:
+        try:
+            return self._fn(index, data)
+        except TransformError:
+            raise
+        except Exception as error:
+            raise told(index, error) from error
+
+
+class Item:
+    """Takes one entry of a shard."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def __call__(self, shard: Any) -> Any:
+        if kind_of(shard) == "frame":
+            return checked(shard, frames.names(self._key), "[]")[self._key]
+        try:
+            return shard[self._key]
+        except (KeyError, IndexError, TypeError) as error:
+            entries = sorted(map(str, shard)) if isinstance(shard, dict) else f"{type(shard).__name__}"
+            raise DataError(f"The shards have no entry {self._key!r}. They have: {entries}.") from error
+
+
+def checked(shard: Any, columns: Sequence[str], what: str) -> Any:
+    """The shard, which has to be a frame with these columns."""
+    frame = frames.frame_of(shard, what)
+    frames.check_columns(frame, columns, what)
+    return frame
+
+
+def column_names(shard: Any) -> list[str]:
+    """The columns of a frame."""
+    return [str(name) for name in frames.frame_of(shard, "This").columns]
