@@ -50,6 +50,8 @@ class Context:
         self._gangs: dict[tuple[int, tuple[str, ...]], Gang] = {}
         self._lock = threading.Lock()
         self._ended = False
+        self.preload: tuple[str, ...] = ()
+        """What new processes for work on shards find imported; the framework in use, once one is."""
 
     @property
     def engine(self) -> Engine:
@@ -113,8 +115,9 @@ class Context:
             for (size, loaded), gang in self._gangs.items():
                 if size == world and preload in (None, loaded):
                     return gang
-            made = Gang(self.launcher(preload or ()), world)
-            self._gangs[world, preload or ()] = made
+            loaded = self.preload if preload is None else preload
+            made = Gang(self.launcher(loaded), world)
+            self._gangs[world, loaded] = made
             return made
 
     def warm(self, world: int, preload: tuple[str, ...]) -> Gang | None:

@@ -164,6 +164,7 @@ class Estimator:
         """
         batch_size = _check_count("batch_size", batch_size)
         context = current()
+        context.preload = self.backend.preload
         # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
         threads = None if context.runtime == "local" else 1
         job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
@@ -240,6 +241,7 @@ class Estimator:
         return Form(feature_cols=feature_cols, label_cols=label_cols, together=together)
 
     def _gang(self, context: Context) -> Gang:
+        context.preload = self.backend.preload
         return context.gang(self.workers, self.backend.preload)
 
     def _job(self, gang: Gang) -> Job:

@@ -26,7 +26,8 @@ class TorchBackend(Backend):
     """Torch models, with gradients kept in sync by what `join` returns on each rank."""
 
     framework = "torch"
-    preload = ("torch", "orca.backends.torch")
+    # torch imports its compiler with the first optimizer step, which takes a second on every rank: do it once.
+    preload = ("torch", "torch._dynamo", "orca.backends.torch", "orca.backends.loop", "orca.shards.exchange")
     class_axis = 1
 
     def __init__(self, name: str, join: Callable[[RankContext], Sync]) -> None:
