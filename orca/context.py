@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -102,7 +103,9 @@ class Context:
             return SparkLauncher(self.spark)
         from orca.launch.local import LocalLauncher
 
-        return LocalLauncher(self.cores, preload)
+        # What the driver works with, its ranks most likely will too.
+        also = tuple(name for name in ("pandas", "pyarrow") if name in sys.modules)
+        return LocalLauncher(self.cores, (*preload, *also))
 
     def gang(self, world: int, preload: tuple[str, ...] | None = None) -> Gang:
         """The warm gang of this size, or a new one."""

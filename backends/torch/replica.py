@@ -41,7 +41,7 @@ class TorchReplica(Replica):
         device: torch.device | None = None,
     ) -> None:
         self._device = device or torch.device("cpu")
-        self._model = model.to(self._device)
+        self._model = model.to(self._device).train()
         self._optimizer = optimizer
         self._loss = loss.to(self._device) if isinstance(loss, nn.Module) else loss
         self._sync: Sync = sync or Alone()
@@ -57,7 +57,8 @@ class TorchReplica(Replica):
     def train_step(self, batch: Batch, want_output: bool) -> Outcome:
         assert self._optimizer is not None
         assert self._loss is not None
-        self._model.train()
+        if not self._model.training:
+            self._model.train()
         features, target = self._tensors(batch.data)
         self._optimizer.zero_grad(set_to_none=True)
         output = self._call(self._forward, features)
@@ -85,7 +86,8 @@ class TorchReplica(Replica):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
-        self._model.eval()
+        if self._model.training:
+            self._model.eval()
         features, target = self._tensors(data)
         output = self._call(self._model, features)
         count = total = 0.0
@@ -100,7 +102,8 @@ class TorchReplica(Replica):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def predict_step(self, features: Any) -> Any:
-        self._model.eval()
+        if self._model.training:
+            self._model.eval()
         return _arrays(self._call(self._model, tree_map(self._feature, features)))
 
     def state(self) -> State:

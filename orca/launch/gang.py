@@ -301,7 +301,9 @@ class Gang:
 
     def _fail(self, failures: list[_Failure]) -> None:
         """Wait a moment for the other ranks' word, then raise one error that names the first cause."""
-        end = time.monotonic() + _GRACE_SECONDS
+        # A rank that raised by itself is the cause; one that died or lost its peer may be only the first to tell.
+        plain = bool(failures[0].traceback) and not failures[0].echo
+        end = time.monotonic() + (_GRACE_SECONDS / 3 if plain else _GRACE_SECONDS)
         while (left := end - time.monotonic()) > 0 and len(failures) < self.world:
             try:
                 rank, message = self._inbox.get(timeout=left)

@@ -87,6 +87,7 @@ def test_failed_rank_ends_fit_in_time_with_its_name_and_leaves_nothing(context: 
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.slow
 def test_interrupting_fit_ends_the_ranks(local: Context):
     before = look()
     est = Estimator.from_torch(

@@ -108,6 +108,7 @@ class TestCsvOnEveryEngine:
         assert seven.num_partitions() == 7
         same(seven.to_pandas(), pd.read_csv(path))
 
+    @pytest.mark.slow
     def test_a_malformed_row_is_named_by_file_and_line(self, context: Context, tmp_path):
         for number in range(1000):
             (tmp_path / f"f{number:03d}.csv").write_text(

@@ -161,7 +161,7 @@ class TestTransforming:
             shards.collect()
         with pytest.raises(ArgumentError, match="takes a function"):
             shards.transform_shard(3)
-        with pytest.raises(TransformError, match=r"shard 0: ColumnError: partition_by: 'nme' is not in the DataFrame"):
+        with pytest.raises(TransformError, match=r"shard \d: ColumnError: partition_by: 'nme' is not in the DataFrame"):
             shards_of(frame(), [10, 13]).partition_by("nme").collect()
 
 
