@@ -106,8 +106,8 @@ class Estimator:
         ``data`` is ``x`` with ``y`` beside it, a tuple ``(x, y)``, a dict ``{"x": …, "y": …}`` (each an array
         or, for several inputs, a dict, list or tuple of arrays), an XShards of such dicts, or anything with
         columns (a pandas, Spark or Ray frame, an Arrow table, an XShards of frames) together with
-        ``feature_cols`` and ``label_cols``; or a torch or tf.data dataset. ``batch_size`` counts the rows of a
-        step over all workers.
+        ``feature_cols`` and ``label_cols``; a torch or tf.data dataset; or a creator ``fn(config, batch_size)``
+        that returns one of these. ``batch_size`` counts the rows of a step over all workers.
         """
         if isinstance(y, int) and not isinstance(y, bool):
             epochs, y = y, None
@@ -123,7 +123,7 @@ class Estimator:
         gang = self._gang(context)
         plan = FitPlan(self.epoch, epochs, batch_size, shuffle, validation_data is not None)
         with ExitStack() as stack:
-            form = self._form(feature_cols, label_cols)
+            form = self._form(feature_cols, label_cols, batch_size)
             sources = {"train": stack.enter_context(_borrowed(data, y, context, form))}
             if validation_data is not None:
                 form = replace(form, argument="validation_data")
@@ -150,7 +150,7 @@ class Estimator:
         batch_size = _check_count("batch_size", batch_size)
         context = current()
         gang = self._gang(context)
-        with _borrowed(data, y, context, self._form(feature_cols, label_cols)) as shards, gang.lock:
+        with _borrowed(data, y, context, self._form(feature_cols, label_cols, batch_size)) as shards, gang.lock:
             show = Progress(0, show=False)
             results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources={"data": shards}, on_event=show)
             self._remember(gang)
@@ -235,10 +235,13 @@ class Estimator:
         """End the worker processes of this estimator's size; the next call starts new ones."""
         current().stop_gang(self.workers, self.backend.preload)
 
-    def _form(self, feature_cols: Columns, label_cols: Columns) -> Form:
+    def _form(self, feature_cols: Columns, label_cols: Columns, batch_size: int = 32) -> Form:
         inputs = self.backend.input_count(self.spec)
         together = inputs is None or inputs == 1 or inputs != len(flat(feature_cols))
-        return Form(feature_cols=feature_cols, label_cols=label_cols, together=together)
+        config = getattr(self.spec, "config", {})
+        return Form(
+            feature_cols=feature_cols, label_cols=label_cols, together=together, config=config, batch_size=batch_size
+        )
 
     def _gang(self, context: Context) -> Gang:
         context.preload = self.backend.preload

@@ -5,9 +5,10 @@ Types are recognised by their class, so that nothing heavy is imported for data 
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ class Form:
     need_labels: bool = True
     together: bool = True
     """Whether several single-number columns are one matrix or several inputs."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 32
+    """What a data creator is called with."""
 
 
 def recognise(data: Any) -> str:
@@ -53,12 +57,16 @@ def recognise(data: Any) -> str:
         if module.startswith("tensorflow") and name == "DatasetV2":
             return "tf"
     kind = kind_of(data)
-    return kind if kind in ("frame", "table") else "arrays"
+    if kind in ("frame", "table"):
+        return kind
+    return "creator" if callable(data) and kind == "object" else "arrays"
 
 
 def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> XShards:
     """Return the data as XShards of {"x", "y"} on `engine`, checked without touching all rows."""
     kind = recognise(data)
+    if kind == "creator":
+        return to_shards(_created(data, form), y, engine, form, parts)
     if y is not None and kind not in ("arrays", "frame"):
         raise DataError(f"{form.argument}= is a {type(data).__name__}: its labels are part of it, not y=.")
     if kind == "shards":
@@ -148,7 +156,7 @@ def _choose(known: list[str], form: Form) -> Form:
         raise ColumnError(
             f"{form.argument}= has named columns: say which to use with {missing}. Columns: {', '.join(known)}."
         )
-    return Form(form.argument, features, labels if form.need_labels else None, form.need_labels, form.together)
+    return replace(form, feature_cols=features, label_cols=labels if form.need_labels else None)
 
 
 def _check_known(form: Form, known: list[str]) -> None:
@@ -159,6 +167,22 @@ def _check_known(form: Form, known: list[str]) -> None:
                     f"{argument}={name!r} is not in {form.argument}=. Columns: {', '.join(known)}."
                     + suggest(name, known)
                 )
+
+
+def _created(creator: Any, form: Form) -> Any:
+    """Call a data creator ``fn(config, batch_size)``, once and here: what it gives is then shared by all ranks."""
+    wanted = [
+        parameter
+        for parameter in inspect.signature(creator).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    made = creator(*(dict(form.config), form.batch_size)[: len(wanted)])
+    if made is None or recognise(made) == "creator":
+        raise DataError(
+            f"The data creator given as {form.argument}= returned {_told(made)}; expected a DataLoader, a dataset, "
+            "arrays or anything else that fit takes."
+        )
+    return made
 
 
 def _columns(table: Any, form: Form) -> Any:

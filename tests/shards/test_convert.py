@@ -164,6 +164,24 @@ def test_torch_datasets_and_loaders(local: Context):
         arrays_of(picky, local)
 
 
+def test_data_creators_are_called_once_with_config_and_batch_size(local: Context, tmp_path):
+    calls = []
+
+    def creator(config, batch_size):
+        calls.append((config, batch_size))
+        return torch.utils.data.DataLoader(TinyRows(), batch_size=batch_size)
+
+    est = Estimator.from_torch(
+        model=lambda config: nn.Linear(3, 2), optimizer=torch.optim.SGD, loss=nn.CrossEntropyLoss(),
+        config={"lr": 0.1}, workers=2, seed=0,
+    )  # fmt: skip
+    history = est.fit(creator, epochs=2, batch_size=4, validation_data=lambda: (np.ones((4, 3)), np.ones(4)))
+    assert history["rows"] == [9, 9]
+    assert calls == [({"lr": 0.1}, 4)]
+    with pytest.raises(DataError, match=r"data creator given as data= returned a NoneType"):
+        est.fit(lambda config: None)
+
+
 @pytest.mark.slow
 def test_tf_datasets(local: Context):
     tf = pytest.importorskip("tensorflow")
