@@ -140,6 +140,14 @@ def assemble(table: Any, columns: Columns, argument: str, together: bool = True)
     return tuple(arrays)
 
 
+def features_and_labels(table: Any, feature_cols: Columns, label_cols: Columns, together: bool = True) -> Any:
+    """Columns as ``{"x": …}``, with ``"y"`` if labels are named."""
+    made = {"x": assemble(table, feature_cols, "feature_cols", together)}
+    if flat(label_cols):
+        made["y"] = assemble(table, label_cols, "label_cols", together)
+    return made
+
+
 def flat(columns: Columns) -> list[str]:
     """All names in a possibly nested list."""
     if columns is None:

@@ -6,7 +6,6 @@ Types are recognised by their class, so that nothing heavy is imported for data 
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from orca.errors import ColumnError, DataError, suggest
-from orca.shards.columns import Columns, assemble, flat
+from orca.shards.columns import Columns, assemble, features_and_labels, flat
 from orca.shards.engines.base import Engine
-from orca.shards.tree import as_arrays, join_rows, kind_of, leaves, row_count, size_in_bytes, take_rows
+from orca.shards.tree import as_arrays, cut_evenly, join_rows, kind_of, leaves, row_count, size_in_bytes
 from orca.shards.xshards import XShards
 
 SHARD_BYTES = 256 << 20
@@ -140,8 +139,7 @@ def _put(tree: Any, engine: Engine, form: Form, parts: int) -> XShards:
     if rows == 0 and form.need_labels:
         raise DataError(f"{form.argument}= has no rows.")
     count = max(1, min(max(parts, -(-size_in_bytes(tree) // SHARD_BYTES)), rows))
-    cuts = [rows * index // count for index in range(count + 1)]
-    return XShards(engine, engine.put([take_rows(tree, low, high) for low, high in itertools.pairwise(cuts)]))
+    return XShards(engine, engine.put(cut_evenly(tree, count)))
 
 
 def _choose(known: list[str], form: Form) -> Form:
@@ -186,10 +184,7 @@ def _created(creator: Any, form: Form) -> Any:
 
 
 def _columns(table: Any, form: Form) -> Any:
-    tree = {"x": assemble(table, form.feature_cols, "feature_cols", form.together)}
-    if flat(form.label_cols):
-        tree["y"] = assemble(table, form.label_cols, "label_cols", form.together)
-    return tree
+    return features_and_labels(table, form.feature_cols, form.label_cols, form.together)
 
 
 def _from_table(table: Any, y: Any, form: Form) -> Any:

@@ -121,6 +121,17 @@ def take_rows(tree: Any, start: int, stop: int) -> Any:
     return tree_map(take, tree)
 
 
+def cut_evenly(tree: Any, count: int) -> list[Any]:
+    """Cut the rows into `count` pieces whose sizes differ by one at most, as views where the leaves can.
+
+    >>> [len(piece) for piece in cut_evenly(np.arange(5), 2)]
+    [2, 3]
+    """
+    rows = row_count(tree)
+    cuts = [rows * index // count for index in range(count + 1)]
+    return [take_rows(tree, start, stop) for start, stop in itertools.pairwise(cuts)]
+
+
 def pick_rows(tree: Any, index: np.ndarray[Any, Any]) -> Any:
     """Gather rows of every leaf by number, one copy."""
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from orca.errors import ArgumentError, DataError
 from orca.shards import frames, pickles
-from orca.shards.columns import Columns, assemble, flat
+from orca.shards.columns import Columns, assemble, features_and_labels
 from orca.shards.engines.base import Engine, Step
 from orca.shards.failures import one_error
 from orca.shards.forms import schema, to_arrow, to_pandas, unique
 from orca.shards.steps import Chain, Guarded, Item, Plain, checked, column_names
 from orca.shards.tree import (
     as_arrays,
+    cut_evenly,
     describe,
     join_rows,
     kind_of,
@@ -59,7 +60,7 @@ class XShards:
         if num_shards is not None and num_shards > max(rows, 1):
             raise ArgumentError(f"num_shards={num_shards} is more than the {rows} rows. Use at most {max(rows, 1)}.")
         count = num_shards or max(1, min(context.cores, rows))
-        return XShards(context.engine, context.engine.put(_cut(data, rows, count)))
+        return XShards(context.engine, context.engine.put(cut_evenly(data, count)))
 
     @staticmethod
     def from_shards(shards: Sequence[Any]) -> XShards:
@@ -435,13 +436,7 @@ class XShards:
     def to_features(self, feature_cols: Columns, label_cols: Columns, together: bool = True) -> XShards:
         """Turn shards with named columns into ``{"x": …, "y": …}`` as `columns.assemble` says."""
 
-        def featured(table: Any) -> Any:
-            made = {"x": assemble(table, feature_cols, "feature_cols", together)}
-            if flat(label_cols):
-                made["y"] = assemble(table, label_cols, "label_cols", together)
-            return made
-
-        return self.transform_shard(featured)
+        return self.transform_shard(features_and_labels, feature_cols, label_cols, together)
 
     # Leaving
 
@@ -477,11 +472,6 @@ class XShards:
     def _shuffle(self, split: Any, join: Any, count: int) -> XShards:
         with one_error():
             return XShards(self._engine, self._engine.shuffle(self.parts, Guarded(split), Guarded(join), count))
-
-
-def _cut(data: Any, rows: int, count: int) -> list[Any]:
-    cuts = [rows * index // count for index in range(count + 1)]
-    return [take_rows(data, start, stop) for start, stop in itertools.pairwise(cuts)]
 
 
 def _concat(index: int, pieces: list[Any]) -> Any:
