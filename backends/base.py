@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from orca.errors import ArgumentError
 from orca.shards.feed import Batch
 
 if TYPE_CHECKING:
+    from orca.launch.base import Rank
     from orca.launch.rank import RankContext
     from orca.metrics import Metric
 
@@ -26,6 +28,28 @@ class Outcome:
     loss_count: float
     target: Any = None
     output: Any = None
+    extra: Mapping[str, float] = field(default_factory=dict)
+    """Further values of a custom step, as sums over the rows."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which part of the data a rank works on; a rank that only serves others has none."""
+
+    rank: int | None
+    world: int
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What `fit` can ask of every training step."""
+
+    clip_norm: float | None = None
+    clip_value: tuple[float, float] | None = None
+    accumulate: int = 1
+    """In how many pieces a step's rows are computed."""
+    class_weight: Mapping[int, float] | None = None
+    on_gradients: Callable[[], None] | None = None
 
 
 class Replica(ABC):
@@ -50,6 +74,35 @@ class Replica(ABC):
     @abstractmethod
     def load_state(self, state: State) -> None:
         """Take over a state that `state` returned."""
+
+    inner_model: Any = None
+    """The framework's own model, for callbacks."""
+    inner_optimizer: Any = None
+    """The framework's own optimizer, for callbacks."""
+
+    def seat(self, place: Rank) -> Seat:
+        """The part of the data that this rank works on."""
+        return Seat(place.rank, place.world)
+
+    def configure(self, options: StepOptions) -> None:
+        """Hear what the steps to come have to do."""
+
+    def begin(self) -> None:
+        """A run of steps begins on all ranks."""
+
+    def end(self) -> None:
+        """The run of steps has ended on all ranks."""
+
+    def random_state(self) -> dict[str, Any]:
+        """Where the framework's random numbers stand."""
+        return {}
+
+    def load_random_state(self, state: dict[str, Any]) -> None:
+        """Go on with random numbers from there."""
+
+    def any(self, flag: bool) -> bool | None:
+        """Whether the flag is set on some rank; None if ranks do not keep step, and cannot tell."""
+        return flag
 
     def survey(self, data: Any) -> Any:
         """Look at rows before training for something all ranks have to know; see `agree`."""
@@ -86,6 +139,17 @@ class Backend(ABC):
     def check_fit(self, spec: Any) -> None:
         """Raise on the driver if this model cannot be trained."""
 
+    def check_weights(self, spec: Any) -> None:
+        """Raise on the driver if rows cannot be weighted in this model's loss."""
+
+    def ranks(self, spec: Any, workers: int) -> int:
+        """How many processes train: the workers, and those that serve them."""
+        return workers
+
+    def keeps_step(self, spec: Any) -> bool:
+        """Whether all ranks do the same steps side by side; what is decided within an epoch needs that."""
+        return True
+
     @abstractmethod
     def build(self, spec: Any, context: RankContext, seed: int) -> Replica:
         """Make the replica of this rank for training and evaluation, connected to the others."""
@@ -97,6 +161,18 @@ class Backend(ABC):
     @abstractmethod
     def model(self, spec: Any, state: State | None, seed: int) -> Any:
         """Make the framework's own model object, with these weights, for the user."""
+
+    def state_dict(self, state: State) -> dict[str, Any]:
+        """The weights in the framework's own form."""
+        return dict(state["model"])
+
+    def export(self, model: Any, kind: str, path: str, example: Any) -> str:
+        """Write a model in a format for other programs; return the path written."""
+        raise ArgumentError(f"export is not there for {self.framework}.")
+
+    def score_name(self, spec: Any) -> str:
+        """The metric that `score` gives if the estimator has none: "accuracy" or "r2"."""
+        return "accuracy"
 
     def input_count(self, spec: Any) -> int | None:
         """How many inputs the model takes, if that can be told without making it."""

@@ -1,30 +1,23 @@
-"""What every rank does in fit, evaluate and predict, whatever the framework."""
+"""What every rank does to score and predict, and the exact sums behind every result, whatever the framework."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 
-from orca.backends.base import Backend, Outcome, Replica, State
-from orca.errors import DataError
+from orca.backends.base import Backend, Outcome, Replica, Seat, State
+from orca.errors import ArgumentError, DataError
 from orca.shards.columns import Columns, assemble
-from orca.shards.feed import Batch, Feed, Rows, share
+from orca.shards.feed import Rows, share
 from orca.shards.forms import arrow_column
-from orca.shards.prefetch import ahead
 from orca.shards.tree import join_rows, kind_of, row_count, take_rows, tree_map
 
 if TYPE_CHECKING:
-    from orca.launch.base import Rank
     from orca.launch.rank import RankContext
     from orca.metrics import Metric
-
-PROGRESS_SECONDS = 0.1
-SURVEY_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -40,17 +33,6 @@ class Job:
     metrics: Sequence[Metric] = ()
 
 
-@dataclass(frozen=True)
-class FitPlan:
-    """How long and in which order to train."""
-
-    first_epoch: int
-    epochs: int
-    batch_size: int
-    shuffle: bool
-    validate: bool
-
-
 class Tally:
     """Exact sums of loss and metrics over the rows that one rank has seen; tallies of ranks can be merged."""
 
@@ -60,12 +42,15 @@ class Tally:
         self.loss_count = 0.0
         self.rows = 0
         self.states: list[Any] = [metric.empty() for metric in metrics]
+        self.extra: dict[str, float] = {}
 
     def add(self, outcome: Outcome, rows: int) -> None:
         self.loss_sum += outcome.loss_sum
         self.loss_count += outcome.loss_count
         self.rows += rows
-        if self.metrics and rows:
+        for name, value in outcome.extra.items():
+            self.extra[name] = self.extra.get(name, 0.0) + value
+        if self.metrics and rows and outcome.output is not None:
             self.states = [
                 metric.update(state, outcome.target, outcome.output)
                 for metric, state in zip(self.metrics, self.states, strict=True)
@@ -73,16 +58,40 @@ class Tally:
 
     def merged(self, context: RankContext, prefix: str = "") -> dict[str, float]:
         """The result over all ranks, the same on each of them."""
-        shares = context.allgather((self.loss_sum, self.loss_count, self.states))
-        count = sum(part[1] for part in shares)
-        result = {f"{prefix}loss": sum(part[0] for part in shares) / count} if count else {}
-        for index, metric in enumerate(self.metrics):
-            state = metric.merge([part[2][index] for part in shares])
+        total = Tally.joined(self.metrics, context.allgather(self.told()))
+        count = total.loss_count
+        result = {f"{prefix}loss": total.loss_sum / count} if count else {}
+        result |= {f"{prefix}{name}": value / max(total.rows, 1) for name, value in total.extra.items()}
+        for metric, state in zip(self.metrics, total.states, strict=True):
             result[f"{prefix}{metric.name}"] = float(metric.compute(state))
         return result
 
+    def told(self) -> dict[str, Any]:
+        """The sums as plain values, for other ranks and for checkpoints."""
+        return {
+            "loss_sum": self.loss_sum,
+            "loss_count": self.loss_count,
+            "rows": self.rows,
+            "states": self.states,
+            "extra": self.extra,
+        }
 
-def _replica(context: RankContext, job: Job) -> Replica:
+    @classmethod
+    def joined(cls, metrics: Sequence[Metric], told: Sequence[dict[str, Any]]) -> Tally:
+        """The sums of several ranks as one."""
+        total = cls(metrics)
+        total.loss_sum = sum(part["loss_sum"] for part in told)
+        total.loss_count = sum(part["loss_count"] for part in told)
+        total.rows = sum(part["rows"] for part in told)
+        for part in told:
+            for name, value in part["extra"].items():
+                total.extra[name] = total.extra.get(name, 0.0) + value
+        for index, metric in enumerate(metrics):
+            total.states[index] = metric.merge([part["states"][index] for part in told])
+        return total
+
+
+def replica_of(context: RankContext, job: Job) -> Replica:
     """The rank's replica in the job's state: the warm one if it is that already, else a new one."""
     owner, version, replica = context.memory.get("replica", (None, -1, None))
     if owner != job.owner or replica is None:
@@ -97,65 +106,7 @@ def _replica(context: RankContext, job: Job) -> Replica:
     return replica  # type: ignore[no-any-return]
 
 
-def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> tuple[list[dict[str, Any]], State | None]:
-    """Train; return the epoch records and, from rank 0, the new state."""
-    place = context.place
-    replica = _replica(context, job)
-    rows = Rows(context.sources["train"])
-    feed = Feed(
-        rows,
-        rank=place.rank,
-        world=place.world,
-        batch_size=plan.batch_size,
-        seed=job.seed,
-        shuffle=plan.shuffle,
-    )
-    validation = Rows(context.sources["validation"]) if plan.validate else None
-    if not len(rows):
-        raise DataError("There is no row to train on: all shards are empty.")
-    replica.agree(context.allgather([replica.survey(part) for part in _chunks(rows, place, SURVEY_ROWS)]))
-    records: list[dict[str, Any]] = []
-    want_output = bool(job.metrics)
-    for epoch in range(plan.first_epoch, plan.first_epoch + plan.epochs):
-        replica.reseed(job.seed, epoch, place.rank)
-        began = told = time.monotonic()
-        tally = Tally(job.metrics)
-        done = 0
-        if place.rank == 0:
-            context.emit("progress", epoch=epoch + 1, rows=0, total=len(rows), loss=None)
-        for batch in _stream(feed, epoch, place):
-            outcome = replica.train_step(batch, want_output)
-            tally.add(outcome, batch.rows)
-            done += batch.total
-            now = time.monotonic()
-            if place.rank == 0 and now - told > PROGRESS_SECONDS:
-                told = now
-                loss = tally.loss_sum / max(tally.loss_count, 1)
-                context.emit("progress", epoch=epoch + 1, rows=done, total=len(rows), loss=loss)
-        replica.settle()
-        seconds = time.monotonic() - began
-        record: dict[str, Any] = {"epoch": epoch + 1, **tally.merged(context)}
-        if validation is not None:
-            record |= _evaluate(context, replica, validation, plan.batch_size, job.metrics, "val_")
-        rate = replica.learning_rate()
-        if rate is not None:
-            record["lr"] = rate
-        record |= {"rows": len(rows), "seconds": seconds, "rows_per_s": len(rows) / max(seconds, 1e-9)}
-        records.append(record)
-        if place.rank == 0:
-            context.emit("epoch", record=record)
-    context.memory["replica"] = (job.owner, job.version + 1, replica)
-    return records, replica.state() if place.rank == 0 else None
-
-
-def _stream(feed: Feed, epoch: int, place: Rank) -> Iterator[Batch]:
-    """The epoch's batches, gathered ahead on a thread where a core is free for it or the disk has to be read."""
-    batches = feed.epoch(epoch)
-    waits = feed.rows.nbytes > psutil.virtual_memory().available
-    return ahead(batches) if place.threads > 1 or waits else batches
-
-
-def _evaluate(
+def score(
     context: RankContext,
     replica: Replica,
     rows: Rows,
@@ -163,26 +114,30 @@ def _evaluate(
     metrics: Sequence[Metric],
     prefix: str,
 ) -> dict[str, float]:
+    """Loss and metrics over all rows, each rank scoring an even share."""
     tally = Tally(metrics)
-    for part in _chunks(rows, context.place, max(1, batch_size // context.place.world)):
+    seat = replica.seat(context.place)
+    for part in chunks(rows, seat, max(1, batch_size // seat.world)):
         tally.add(replica.evaluate_step(part, bool(metrics)), row_count(part))
     return tally.merged(context, prefix)
 
 
-def _chunks(rows: Rows, place: Rank, size: int) -> Iterator[Any]:
+def chunks(rows: Rows, seat: Seat, size: int) -> Iterator[Any]:
     """This rank's even share of the rows, piece by piece."""
-    start, stop = share(len(rows), place.rank, place.world)
+    if seat.rank is None:
+        return
+    start, stop = share(len(rows), seat.rank, seat.world)
     for low in range(start, stop, size):
         yield rows.slice(low, min(low + size, stop))
 
 
 def evaluate_on_rank(context: RankContext, job: Job, batch_size: int) -> dict[str, float]:
     """Score all rows of the source; every rank returns the same exact result."""
-    replica = _replica(context, job)
+    replica = replica_of(context, job)
     rows = Rows(context.sources["data"])
     if not len(rows):
         raise DataError("There is no row to evaluate: all shards are empty.")
-    return _evaluate(context, replica, rows, batch_size, job.metrics, "")
+    return score(context, replica, rows, batch_size, job.metrics, "")
 
 
 _predictor: tuple[str, int, Replica] | None = None
@@ -198,6 +153,7 @@ class Predict:
     only_prediction: bool = False
     feature_cols: Columns = None
     together: bool = True
+    output_cols: tuple[str, ...] | None = None
 
     def __call__(self, shard: Any) -> Any:
         if self.feature_cols is not None:
@@ -207,7 +163,7 @@ class Predict:
         output = self._run(features)
         if self.only_prediction:
             return {"output": output}
-        return with_outputs(shard, name_outputs(output))
+        return with_outputs(shard, name_outputs(output, self.output_cols))
 
     def _run(self, features: Any) -> Any:
         rows = row_count(features)
@@ -248,14 +204,22 @@ def with_outputs(shard: Any, named: dict[str, Any]) -> Any:
     return {**shard, **named} if isinstance(shard, dict) else named
 
 
-def name_outputs(output: Any) -> dict[str, Any]:
-    """Name the model's outputs: its own names, or prediction, or prediction_0, prediction_1, ...
+def name_outputs(output: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Name the model's outputs: as told, or its own names, or prediction, or prediction_0, prediction_1, ...
 
     >>> sorted(name_outputs((1, 2)))
     ['prediction_0', 'prediction_1']
+    >>> name_outputs(1, ["score"])
+    {'score': 1}
     """
     if isinstance(output, dict):
-        return dict(output)
-    if isinstance(output, list | tuple):
-        return {f"prediction_{index}": value for index, value in enumerate(output)}
-    return {"prediction": output}
+        found = dict(output)
+    elif isinstance(output, list | tuple):
+        found = {f"prediction_{index}": value for index, value in enumerate(output)}
+    else:
+        found = {"prediction": output}
+    if names is None:
+        return found
+    if len(names) != len(found):
+        raise ArgumentError(f"output_cols={list(names)}: the model has {len(found)} outputs ({', '.join(found)}).")
+    return dict(zip(names, found.values(), strict=True))

@@ -10,7 +10,14 @@ from orca.errors import ArgumentError, MissingPackageError, suggest
 
 GROUP = "orca.backends"
 
-_ALIASES = {"ddp": "torch_distributed", "torch.distributed": "torch_distributed"}
+_ALIASES = {
+    "torch": {
+        "ddp": "torch_distributed",
+        "torch.distributed": "torch_distributed",
+        "bigdl": "parameter_server",
+        "ps": "parameter_server",
+    }
+}
 
 
 def find(framework: str, name: str) -> Backend:
@@ -19,7 +26,7 @@ def find(framework: str, name: str) -> Backend:
     >>> find("torch", "torch_distributed").name
     'torch_distributed'
     """
-    name = _ALIASES.get(name, name)
+    name = _ALIASES.get(framework, {}).get(name, name)
     places = {}
     for entry in entry_points(group=GROUP):
         owner, _, key = entry.name.partition(".")

@@ -46,6 +46,23 @@ def save(path: str, about: dict[str, Any], state: Any) -> None:
             files.rm(left)
 
 
+def exists(path: str) -> bool:
+    """Whether a saved state is there, complete."""
+    import fsspec
+
+    files, target = fsspec.core.url_to_fs(str(path))
+    return bool(files.exists(f"{target.rstrip('/')}/{_ABOUT}"))
+
+
+def remove(path: str) -> None:
+    """Delete a saved state; a folder that is none stays."""
+    import fsspec
+
+    if exists(path):
+        files, target = fsspec.core.url_to_fs(str(path))
+        files.rm(target.rstrip("/"), recursive=True)
+
+
 def load(path: str) -> tuple[dict[str, Any], Any]:
     """Read what `save` wrote: the description and the state."""
     import fsspec

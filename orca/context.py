@@ -91,6 +91,19 @@ class Context:
 
         return LocalEngine(gang, usable_cpus())
 
+    @property
+    def nodes(self) -> int:
+        """How many machines the runtime has at the moment."""
+        if self.runtime == "ray":
+            import ray
+
+            return max(1, sum(1 for node in ray.nodes() if node["Alive"]))
+        if self.runtime == "spark":
+            # The driver counts as an executor of its own in this list.
+            known = self.spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
+            return max(1, int(known) - 1)
+        return 1
+
     def launcher(self, preload: tuple[str, ...] = ()) -> Launcher:
         """A new launcher for this runtime."""
         if self.runtime == "ray":

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import operator
+import pickle
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from orca import checkpoint
-from orca.backends.base import Backend, State
-from orca.backends.loop import FitPlan, Job, Predict, evaluate_on_rank, fit_on_rank
+from orca.backends.base import Backend, State, StepOptions
+from orca.backends.loop import Job, Predict, evaluate_on_rank
 from orca.backends.registry import find
+from orca.backends.training import FitPlan, FitResult, fit_on_rank
+from orca.callbacks import Callback, Logger, LRScheduler, less_is_better, split
+from orca.callbacks import Progress as ProgressSetting
 from orca.context import Context, current
-from orca.errors import ArgumentError, DataError, NotFittedError
+from orca.errors import ArgumentError, DataError, NotFittedError, OrcaError, WorkerError
 from orca.history import History
+from orca.keeper import Keeper, latest
+from orca.launch.base import Event
 from orca.launch.gang import Gang
 from orca.machine import usable_cpus
 from orca.metrics import resolve
+from orca.pickling import check_picklable
 from orca.progress import Progress
 from orca.shards.columns import Columns, flat
 from orca.shards.convert import Form, check_features, from_frames, recognise, to_frames, to_shards
 from orca.shards.tree import join_rows
 from orca.shards.xshards import XShards
+from orca.sklearn_api import SklearnApi
+from orca.triggers import EveryEpoch, as_trigger
+
+_log = logging.getLogger("orca")
 
 
-class Estimator:
+class Estimator(SklearnApi):
     """Trains and runs a standard model on several workers. Make one with a ``from_*`` method.
 
     >>> import numpy as np, torch
@@ -40,7 +53,17 @@ class Estimator:
     """
 
     def __init__(
-        self, backend: Backend, spec: Any, *, workers: int = 1, metrics: Any = None, seed: int | None = None
+        self,
+        backend: Backend,
+        spec: Any,
+        *,
+        workers: int = 1,
+        metrics: Any = None,
+        seed: int | None = None,
+        model_dir: str | None = None,
+        epochs: int = 1,
+        batch_size: int = 32,
+        scheduler: LRScheduler | None = None,
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ArgumentError(f"workers={workers!r}: expected a whole number of at least 1.")
@@ -53,10 +76,23 @@ class Estimator:
         self.metrics = resolve(metrics, adapt=backend.adapt_metric, class_axis=backend.class_axis)
         self.metrics = backend.tune_metrics(spec, self.metrics)
         self.seed = secrets.randbelow(2**31) if seed is None else seed
+        self.model_dir = None if model_dir is None else str(model_dir)
+        self.epochs = _check_count("epochs", epochs)
+        self.batch_size = _check_count("batch_size", batch_size)
         self.epoch = 0
+        """Epochs done, a broken off one included."""
+        self.step = 0
+        """Steps done."""
+        self._scheduler = scheduler
         self._state: State | None = None
+        self._position: dict[str, Any] | None = None
+        self._example: Any = None
         self._version = 0
         self._owner = uuid.uuid4().hex
+        self._clip_norm: float | None = None
+        self._clip_value: tuple[float, float] | None = None
+        self._tensorboard: Any = None
+        self._params = {}
 
     @classmethod
     def from_torch(
@@ -66,39 +102,80 @@ class Estimator:
         optimizer: Any = None,
         loss: Any = None,
         metrics: Any = None,
+        scheduler_creator: Callable[..., Any] | None = None,
+        scheduler_step: str = "epoch",
         config: dict[str, Any] | None = None,
         backend: str = "torch_distributed",
-        workers: int = 1,
+        workers: int | None = None,
+        num_workers: int | None = None,
+        workers_per_node: int | None = None,
+        model_dir: str | None = None,
         seed: int | None = None,
+        precision: str = "fp32",
+        sync_batchnorm: bool = False,
+        train_step: Callable[..., Any] | None = None,
+        epochs: int = 1,
+        batch_size: int = 32,
+        **backend_options: Any,
     ) -> Estimator:
         """Make an estimator from a PyTorch model.
 
         ``model`` is a module, a class of one or a creator ``fn(config)``; ``optimizer`` an optimizer of that
         module, a class or a creator ``fn(model, config)``; ``loss`` a loss module, class, creator or function
-        of (output, target) that returns the mean over the rows.
+        of (output, target) that returns the mean over the rows. ``scheduler_creator`` is
+        ``fn(optimizer, config)``; its scheduler steps after every epoch, or with ``scheduler_step="step"`` after
+        every step. ``train_step`` is a function ``fn(step)`` that does a whole step by itself, for example with
+        several optimizers; see `orca.backends.torch.custom.Step`.
+
+        ``backend`` is "torch_distributed" (further options: ``sharded=True`` for FSDP2, ``compression``),
+        "horovod" (``compression="fp16"``) or "parameter_server" (``mode="sync"`` or "async", for the latter
+        ``staleness`` and ``servers``; ``compression``). ``epochs`` and ``batch_size`` are what `fit` uses if it
+        is not told otherwise. Checkpoints of `fit` go to ``model_dir``, any fsspec path.
         """
+        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
         found = find("torch", backend)
         from orca.backends.torch.spec import TorchSpec
 
-        return cls(
+        made = cls(
             found,
-            TorchSpec(model, optimizer, loss, dict(config or {})),
-            workers=workers,
+            TorchSpec(
+                model, optimizer, loss, dict(config or {}), train_step, precision, sync_batchnorm, backend_options
+            ),
+            workers=_worker_count(workers, num_workers, workers_per_node),
             metrics=metrics,
             seed=seed,
+            model_dir=model_dir,
+            epochs=epochs,
+            batch_size=batch_size,
+            scheduler=None if scheduler_creator is None else LRScheduler(scheduler_creator, per=scheduler_step),
         )
+        made._maker, made._params = cls.from_torch, {**given, **backend_options}
+        return made
 
     def fit(
         self,
         data: Any,
         y: Any = None,
         *,
-        epochs: int = 1,
-        batch_size: int = 32,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        max_steps: int | None = None,
         validation_data: Any = None,
+        validation_freq: int = 1,
+        callbacks: Any = None,
         feature_cols: Columns = None,
         label_cols: Columns = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
         shuffle: bool = True,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        clip_value: float | tuple[float, float] | None = None,
+        checkpoint_trigger: Any = None,
+        initial_epoch: int | None = None,
+        resume: bool | str = False,
+        max_failures: int = 0,
+        terminate_on_nan: bool = True,
         progress: bool | None = None,
     ) -> History:
         """Train for some epochs and return their History; a further fit goes on from there.
@@ -107,35 +184,145 @@ class Estimator:
         or, for several inputs, a dict, list or tuple of arrays), an XShards of such dicts, or anything with
         columns (a pandas, Spark or Ray frame, an Arrow table, an XShards of frames) together with
         ``feature_cols`` and ``label_cols``; a torch or tf.data dataset; or a creator ``fn(config, batch_size)``
-        that returns one of these. ``batch_size`` counts the rows of a step over all workers.
+        that returns one of these. ``validation_data`` likewise, scored after every ``validation_freq`` epochs.
+
+        ``batch_size`` counts the rows of a step over all workers; ``accumulate=k`` computes them in k pieces, to
+        the same effect with less memory. ``max_steps`` ends the run after so many steps, whatever the epochs.
+        ``sample_weight`` is an array or a column's name, ``class_weight`` a dict; both make the loss a weighted
+        mean. ``clip_norm`` limits the norm of the whole gradient, ``clip_value`` each number of it.
+
+        ``checkpoint_trigger`` (`orca.triggers`) says when a checkpoint is written to ``model_dir``. ``resume``
+        is the path of one, or True for the newest in ``model_dir`` or else where this estimator stopped: the
+        run goes on exactly there, in the middle of an epoch too, and ``epochs`` counts from where it began.
+        With ``max_failures=n`` a failed gang is started again from its last checkpoint, up to n times.
+        ``initial_epoch`` sets the number of epochs that count as done; the run then ends with epoch ``epochs``.
         """
         if isinstance(y, int) and not isinstance(y, bool):
             epochs, y = y, None
         self.backend.check_fit(self.spec)
-        epochs = _check_count("epochs", epochs)
-        batch_size = _check_count("batch_size", batch_size)
+        batch_size = self.batch_size if batch_size is None else _check_count("batch_size", batch_size)
         if batch_size < self.workers:
             raise ArgumentError(
                 f"batch_size={batch_size} is smaller than workers={self.workers}. batch_size counts the rows of "
                 f"a step over all workers: use at least {self.workers}."
             )
+        if max_steps is not None:
+            max_steps = _check_count("max_steps", max_steps)
+        if epochs is not None or max_steps is None:
+            epochs = _check_count("epochs", self.epochs if epochs is None else epochs)
+        hooks, loggers = split(callbacks)
+        trigger = as_trigger(checkpoint_trigger)
+        if max_failures and trigger is None:
+            trigger = EveryEpoch()
+        self._check_hooks(hooks, trigger, sample_weight, class_weight)
+        options = StepOptions(
+            _check_limit("clip_norm", clip_norm) or self._clip_norm,
+            _range(clip_value) or self._clip_value,
+            _check_count("accumulate", accumulate),
+            _check_classes(class_weight),
+        )
+        if initial_epoch is not None:
+            self.epoch = _check_count("initial_epoch", initial_epoch, least=0)
+        position = self._resume(resume)
+        begun = self.epoch if position is None else position["begun"]
+        first = self.epoch if position is None else position["epoch"]
+        last = first + 2**31 if epochs is None else epochs if initial_epoch is not None else begun + epochs
+        if self._scheduler is not None:
+            hooks = [self._scheduler, *hooks]
+        loggers = [*loggers, *([self._tensorboard] if self._tensorboard is not None else [])]
+        plan = FitPlan(
+            first,
+            last,
+            batch_size,
+            shuffle=shuffle,
+            first_step=self.step,
+            max_steps=max_steps,
+            validate=validation_data is not None,
+            validation_freq=_check_count("validation_freq", validation_freq),
+            callbacks=hooks,
+            options=options,
+            trigger=trigger,
+            terminate_on_nan=terminate_on_nan,
+            resume=position,
+            steps_wanted=any(type(logger).steps is not Logger.steps for logger in loggers),
+        )
+        shown = [logger.show for logger in loggers if isinstance(logger, ProgressSetting)]
+        check_picklable(
+            **{name: getattr(self.spec, name, None) for name in ("model", "optimizer", "loss", "train_step")}
+        )
+        check_picklable(callbacks=hooks, metrics=self.metrics)
         context = current()
         gang = self._gang(context)
-        plan = FitPlan(self.epoch, epochs, batch_size, shuffle, validation_data is not None)
+        keeper = Keeper(self._about(), self.model_dir)
         with ExitStack() as stack:
-            form = self._form(feature_cols, label_cols, batch_size)
+            form = self._form(feature_cols, label_cols, batch_size, sample_weight)
             sources = {"train": stack.enter_context(_borrowed(data, y, context, form))}
             if validation_data is not None:
-                form = replace(form, argument="validation_data")
+                form = replace(form, argument="validation_data", weights=None)
                 sources["validation"] = stack.enter_context(_borrowed(validation_data, None, context, form))
-            show = stack.enter_context(Progress(self.epoch + epochs, progress))
+            last_shown = last if epochs is not None else None
+            show = stack.enter_context(Progress(last_shown, shown[-1] if shown else progress))
+            told: dict[int, dict[str, Any]] = {}
+            stack.enter_context(_logging(loggers, {**self._about(), **self._run_facts(plan)}))
+
+            def on_event(event: Event) -> None:
+                show(event)
+                keeper(event)
+                if event.kind == "epoch":
+                    told[event.data["record"]["epoch"]] = event.data["record"]
+                    for logger in loggers:
+                        logger.epoch({**event.data["record"], "step": event.data["step"]})
+                elif event.kind == "steps":
+                    for logger in loggers:
+                        logger.steps(event.data["first"], event.data["values"])
+
             stack.enter_context(gang.lock)
-            results = gang.call(fit_on_rank, self._job(gang), plan, sources=sources, on_event=show)
-            records, self._state = results[0]
+            result = self._run(gang, plan, sources, on_event, keeper, max_failures)
+            self._state, self._position, self._example = result.state, result.position, result.example
             self._version += 1
-            self.epoch += epochs
+            self.epoch, self.step = result.epoch, result.step
             self._remember(gang)
-        return History(records)
+        for callback, blob in zip(hooks, result.callbacks, strict=False):
+            if blob is not None:
+                callback.__dict__.update(pickle.loads(blob))
+        told.update({record["epoch"]: record for record in result.records})
+        return History([told[epoch] for epoch in sorted(told)], stopped=result.reason)
+
+    def _run(
+        self,
+        gang: Gang,
+        plan: FitPlan,
+        sources: dict[str, XShards],
+        on_event: Callable[[Event], None],
+        keeper: Keeper,
+        max_failures: int,
+    ) -> FitResult:
+        """Train on the gang; after a failure go on from the last checkpoint, as often as allowed."""
+        failures = 0
+        job = self._job(gang)
+        while True:
+            try:
+                results: list[FitResult] = gang.call(fit_on_rank, job, plan, sources=sources, on_event=on_event)
+                return results[0]
+            except WorkerError as error:
+                failures += 1
+                # What the data or the arguments cause comes back with every try.
+                if failures > max_failures or isinstance(error.__cause__, OrcaError):
+                    raise
+                first_line = str(error).splitlines()[0]
+                state = self._state
+                done = 0
+                if keeper.last is not None:
+                    data = keeper.last.data
+                    position, state = data["position"], data["state"]
+                    done = data["step"] - self.step
+                    left = None if plan.max_steps is None else plan.max_steps - (data["step"] - plan.first_step)
+                    plan = replace(
+                        plan, first_epoch=position["epoch"], resume=position, first_step=data["step"], max_steps=left
+                    )
+                _log.warning("%s", first_line)
+                _log.warning("starting again after step %d (failure %d of %d allowed)", done, failures, max_failures)
+                job = replace(self._job(gang), state=state)
 
     def evaluate(
         self,
@@ -145,30 +332,64 @@ class Estimator:
         batch_size: int = 256,
         feature_cols: Columns = None,
         label_cols: Columns = None,
+        sample_weight: Any = None,
     ) -> dict[str, float]:
         """Return loss and metrics over all rows, exactly as one process over all rows would."""
+        return self._evaluate(data, y, self.metrics, batch_size, feature_cols, label_cols, sample_weight)
+
+    def _evaluate(
+        self,
+        data: Any,
+        y: Any,
+        metrics: Sequence[Any],
+        batch_size: int = 256,
+        feature_cols: Columns = None,
+        label_cols: Columns = None,
+        sample_weight: Any = None,
+    ) -> dict[str, float]:
         batch_size = _check_count("batch_size", batch_size)
         context = current()
         gang = self._gang(context)
-        with _borrowed(data, y, context, self._form(feature_cols, label_cols, batch_size)) as shards, gang.lock:
+        form = self._form(feature_cols, label_cols, batch_size, sample_weight, need_labels=True)
+        with _borrowed(data, y, context, form) as shards, gang.lock:
             show = Progress(0, show=False)
-            results = gang.call(evaluate_on_rank, self._job(gang), batch_size, sources={"data": shards}, on_event=show)
+            job = replace(self._job(gang), metrics=tuple(metrics))
+            results = gang.call(evaluate_on_rank, job, batch_size, sources={"data": shards}, on_event=show)
             self._remember(gang)
         return dict(results[0])
 
-    def predict(self, data: Any, *, batch_size: int = 256, feature_cols: Columns = None) -> Any:
+    def score(self, data: Any, y: Any = None, **more: Any) -> float:
+        """One number, the better the greater, as scikit-learn expects: the first metric (an error with its sign
+        turned), or without metrics the accuracy of a classifier and R² of anything else."""
+        name = self.metrics[0].name if self.metrics else self.backend.score_name(self.spec)
+        metrics = self.metrics[:1] or self.backend.tune_metrics(
+            self.spec, resolve(name, class_axis=self.backend.class_axis)
+        )
+        value = self._evaluate(data, y, metrics, **more)[name]
+        return -value if less_is_better(name) else value
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        batch_size: int = 256,
+        feature_cols: Columns = None,
+        output_cols: str | Sequence[str] | None = None,
+    ) -> Any:
         """Return the model's outputs, row by row as given: arrays for arrays, a frame for a frame.
 
-        An XShards, DataFrame (pandas, Spark) or Ray Dataset comes back with ``prediction`` added to each row;
-        XShards and Spark DataFrames are computed when needed.
+        An XShards, DataFrame (pandas, Spark) or Ray Dataset comes back with ``prediction`` added to each row,
+        or with the names of ``output_cols``; XShards and Spark DataFrames are computed when needed.
         """
         batch_size = _check_count("batch_size", batch_size)
         context = current()
         context.preload = self.backend.preload
         # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
         threads = None if context.runtime == "local" else 1
+        check_picklable(model=getattr(self.spec, "model", None))
         job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
-        step = Predict(job, batch_size, threads)
+        names = [output_cols] if isinstance(output_cols, str) else output_cols
+        step = Predict(job, batch_size, threads, output_cols=None if names is None else tuple(names))
         kind = recognise(data)
         if kind in ("spark", "ray", "frame", "table") or (kind == "shards" and feature_cols is not None):
             form = self._form(feature_cols if feature_cols is not None else ["features"], None)
@@ -187,65 +408,195 @@ class Estimator:
         """The model as an object of its framework, with the weights learned so far."""
         return self.backend.model(self.spec, self._state, self.seed)
 
+    def get_state_dict(self) -> dict[str, Any]:
+        """The weights learned so far, in the framework's own form."""
+        if self._state is None:
+            raise NotFittedError("There are no weights yet: call fit or load first.")
+        return self.backend.state_dict(self._state)
+
+    def export(self, kind: str, path: str, example: Any = None) -> str:
+        """Write the model for other programs: "onnx", "openvino", "torchscript" or "exported_program".
+
+        ``example`` is a few rows of input; without it rows of the last fit serve. Returns the path written.
+        """
+        example = self._example if example is None else example
+        if example is None:
+            raise NotFittedError("export has to know the form of the inputs: give example= (a few rows), or fit first.")
+        return self.backend.export(self.get_model(), kind, str(path), example)
+
     def save(self, path: str) -> str:
-        """Save what was learned (weights, optimizer, epoch) to a folder on any fsspec path; return the path."""
+        """Save what was learned (weights, optimizer, position) to a folder on any fsspec path; return the path."""
         if self._state is None:
             raise NotFittedError("There is nothing to save yet: call fit or load first.")
-        about = {"backend": self.backend.name, "framework": self.backend.framework, "epoch": self.epoch}
-        checkpoint.save(path, {**about, "seed": self.seed}, self._state)
+        state = {**self._state, "position": self._position, "example": _as_list(self._example)}
+        checkpoint.save(path, {**self._about(), "epoch": self.epoch, "step": self.step}, state)
         return path
 
     def load(self, path: str) -> Estimator:
-        """Take over what `save` wrote; return the estimator itself."""
+        """Take over what `save` or a checkpoint holds; return the estimator itself."""
         about, state = checkpoint.load(path)
         if about["framework"] != self.backend.framework:
             raise DataError(
                 f"path={path!r} was saved from {about['framework']}; this estimator is for {self.backend.framework}."
             )
+        self._position = state.pop("position", None)
+        self._example = _as_tuple(state.pop("example", None))
         self._state = state
         self.epoch = int(about["epoch"])
+        self.step = int(about.get("step", 0))
         # The order of the epochs to come depends on the seed: going on exactly needs the one that was used.
         self.seed = int(about["seed"])
         self._version += 1
         return self
+
+    def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> Estimator:
+        """Load the newest checkpoint below a folder, or with ``version`` the one of that step."""
+        found = latest(path, version)
+        if found is None:
+            raise ArgumentError(f"path={str(path)!r} has no checkpoint in it.")
+        return self.load(found)
+
+    def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
+        """Limit the norm of the whole gradient in every fit to come."""
+        self._clip_norm = _check_limit("clip_norm", clip_norm)
+
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
+        """Limit each number of the gradient to this range in every fit to come."""
+        self._clip_value = _range((min, max))
+
+    def clear_gradient_clipping(self) -> None:
+        """Use gradients as they are again."""
+        self._clip_norm = self._clip_value = None
+
+    def set_tensorboard(self, log_dir: str, app_name: str = "") -> None:
+        """Write the course of every fit to come to TensorBoard files below ``log_dir/app_name``."""
+        from orca.loggers import TensorBoard
+
+        self._tensorboard = TensorBoard(log_dir, app_name)
+
+    def get_train_summary(self, tag: str = "loss") -> list[tuple[int, float, float]]:
+        """(step, value, time) of a training value: "loss", "lr", "rows_per_s" or a metric. Needs `set_tensorboard`."""
+        return self._summary("train", tag)
+
+    def get_validation_summary(self, tag: str = "loss") -> list[tuple[int, float, float]]:
+        """(step, value, time) of a validation value. Needs `set_tensorboard`."""
+        return self._summary("validation", tag)
+
+    def _summary(self, kind: str, tag: str) -> list[tuple[int, float, float]]:
+        if self._tensorboard is None:
+            raise ArgumentError("There is no summary: call set_tensorboard(log_dir, app_name) before fit.")
+        return list(self._tensorboard.summary(kind, tag))
 
     def explain(self) -> str:
         """Say what will run where, before anything starts."""
         context = current()
         launcher = context.launcher(self.backend.preload)
         slots = launcher.slots()
-        threads = max(1, usable_cpus() // self.workers)
+        ranks = self._ranks
+        threads = max(1, usable_cpus() // ranks)
         lines = [
             f"{self.backend.framework} model, backend {self.backend.name}, epoch {self.epoch}, seed {self.seed}",
-            f"runtime {context.runtime}: {self.workers} of {slots} slots",
+            f"runtime {context.runtime}: {ranks} of {slots} slots",
             *self.backend.notes(self.spec),
-            f"ranks 0 to {self.workers - 1}: {threads} thread{'s' if threads > 1 else ''} each"
+            f"ranks 0 to {ranks - 1}: {threads} thread{'s' if threads > 1 else ''} each"
             + (" if they share one host" if context.runtime != "local" else ""),
             f"control channel: {launcher.bind}, a port held by the driver; rendezvous: a port held by rank 0",
             f"data: every step's batch is cut evenly over {self.workers} ranks",
         ]
-        if self.workers > slots:
-            lines.append(f"will not start: {launcher.advice(self.workers)}")
-        gang = context.warm(self.workers, self.backend.preload)
+        if ranks > slots:
+            lines.append(f"will not start: {launcher.advice(ranks)}")
+        gang = context.warm(ranks, self.backend.preload)
         for hello in gang.places if gang is not None else ():
             lines.append(f"rank {hello.rank}: running, host {hello.host}, process {hello.pid}")
         return "\n".join(lines)
 
     def shutdown(self) -> None:
         """End the worker processes of this estimator's size; the next call starts new ones."""
-        current().stop_gang(self.workers, self.backend.preload)
+        current().stop_gang(self._ranks, self.backend.preload)
 
-    def _form(self, feature_cols: Columns, label_cols: Columns, batch_size: int = 32) -> Form:
+    def _check_hooks(self, hooks: list[Callback], trigger: Any, sample_weight: Any, class_weight: Any) -> None:
+        if not self.backend.keeps_step(self.spec):
+            if trigger is not None and not isinstance(trigger, EveryEpoch):
+                raise ArgumentError(
+                    f"checkpoint_trigger={trigger!r}: asynchronous workers do not keep step; use EveryEpoch()."
+                )
+            stepwise = [*hooks, *([self._scheduler] if self._scheduler is not None else [])]
+            if any(isinstance(hook, LRScheduler) and hook.per == "step" for hook in stepwise):
+                raise ArgumentError('LRScheduler(per="step"): asynchronous workers do not keep step; use per="epoch".')
+        if getattr(self.spec, "train_step", None) is not None:
+            if sample_weight is not None or class_weight is not None:
+                raise ArgumentError("sample_weight= and class_weight= belong to a loss; train_step= computes its own.")
+        if sample_weight is not None or class_weight is not None:
+            self.backend.check_weights(self.spec)
+
+    def _resume(self, resume: bool | str) -> dict[str, Any] | None:
+        """Where to go on, after loading what has to be loaded; None to start a new epoch."""
+        if resume is False or resume is None:
+            return None
+        found = latest(self.model_dir) if resume is True and self.model_dir is not None else None
+        if isinstance(resume, str):
+            found = latest(resume)
+            if found is None:
+                raise ArgumentError(f"resume={resume!r} has no checkpoint in it.")
+        if found is not None:
+            self.load(found)
+        return self._position
+
+    def _about(self) -> dict[str, Any]:
+        return {"backend": self.backend.name, "framework": self.backend.framework, "seed": self.seed}
+
+    def _run_facts(self, plan: FitPlan) -> dict[str, Any]:
+        return {
+            "workers": self.workers,
+            "batch_size": plan.batch_size,
+            "epochs": plan.last_epoch - plan.first_epoch,
+            "config": dict(getattr(self.spec, "config", {})),
+        }
+
+    def _learned(self, with_optimizer: bool) -> dict[str, Any]:
+        names = ("_state", "_position", "_example", "epoch", "step", "_clip_norm", "_clip_value", "_tensorboard")
+        kept = {name: self.__dict__[name] for name in names}
+        if self._state is not None:
+            kept["_version"] = 1
+            if not with_optimizer:
+                kept["_state"] = {"model": self._state["model"]}
+                kept["_position"] = None
+        return kept
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._state is not None
+
+    def _form(
+        self,
+        feature_cols: Columns,
+        label_cols: Columns,
+        batch_size: int = 32,
+        weights: Any = None,
+        need_labels: bool | None = None,
+    ) -> Form:
         inputs = self.backend.input_count(self.spec)
         together = inputs is None or inputs == 1 or inputs != len(flat(feature_cols))
         config = getattr(self.spec, "config", {})
+        if need_labels is None:
+            # A custom step may learn without labels.
+            need_labels = getattr(self.spec, "train_step", None) is None
         return Form(
-            feature_cols=feature_cols, label_cols=label_cols, together=together, config=config, batch_size=batch_size
+            feature_cols=feature_cols,
+            label_cols=label_cols,
+            need_labels=need_labels,
+            together=together,
+            config=config,
+            batch_size=batch_size,
+            weights=weights,
         )
 
     def _gang(self, context: Context) -> Gang:
         context.preload = self.backend.preload
-        return context.gang(self.workers, self.backend.preload)
+        return context.gang(self._ranks, self.backend.preload)
+
+    @property
+    def _ranks(self) -> int:
+        return self.backend.ranks(self.spec, self.workers)
 
     def _job(self, gang: Gang) -> Job:
         """The job for the ranks; the state travels only if they do not have it already. Needs the gang's lock."""
@@ -277,14 +628,84 @@ def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShar
             shards.free()
 
 
-def _check_count(name: str, value: Any) -> int:
+@contextmanager
+def _logging(loggers: Sequence[Logger], about: dict[str, Any]) -> Iterator[None]:
+    """Tell loggers of the run's beginning and end, also if it fails."""
+    for logger in loggers:
+        logger.start(about)
     try:
-        count = -1 if isinstance(value, bool) else operator.index(value)
+        yield
+    except BaseException as error:
+        for logger in loggers:
+            logger.end(error)
+        raise
+    for logger in loggers:
+        logger.end(None)
+
+
+def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:
+    given = [value for value in (workers, num_workers) if value is not None]
+    if len(given) > 1 or (given and per_node is not None):
+        raise ArgumentError("Give one of workers=, num_workers= and workers_per_node=, not several.")
+    if per_node is None:
+        return given[0] if given else 1
+    return _check_count("workers_per_node", per_node) * current().nodes
+
+
+def _check_count(name: str, value: Any, least: int = 1) -> int:
+    try:
+        count = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        count = -1
-    if count < 1:
-        raise ArgumentError(f"{name}={value!r}: expected a whole number of at least 1.")
+        count = least - 1
+    if count < least:
+        raise ArgumentError(f"{name}={value!r}: expected a whole number of at least {least}.")
     return count
+
+
+def _check_limit(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isinf(value):
+        raise ArgumentError(f"{name}={value!r}: expected a number above 0.")
+    return float(value)
+
+
+def _range(value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    if isinstance(value, tuple | list) and len(value) == 2 and value[0] < value[1]:
+        return float(value[0]), float(value[1])
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return -float(value), float(value)
+    raise ArgumentError(f"clip_value={value!r}: expected a number above 0 or a pair (min, max).")
+
+
+def _check_classes(value: Any) -> dict[int, float] | None:
+    if value is None:
+        return None
+    fits = isinstance(value, Mapping) and value
+    if not fits or not all(isinstance(w, int | float) and w >= 0 and int(c) == c >= 0 for c, w in value.items()):
+        raise ArgumentError(
+            f"class_weight={value!r}: expected a dict of class numbers and weights, as {{0: 1.0, 1: 5.0}}."
+        )
+    return {int(key): float(weight) for key, weight in value.items()}
+
+
+def _as_list(tree: Any) -> Any:
+    """Tuples have no place in a saved state; they are marked."""
+    if isinstance(tree, tuple):
+        return {"tuple": [_as_list(value) for value in tree]}
+    if isinstance(tree, dict):
+        return {key: _as_list(value) for key, value in tree.items()}
+    return [_as_list(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def _as_tuple(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        if set(tree) == {"tuple"}:
+            return tuple(_as_tuple(value) for value in tree["tuple"])
+        return {key: _as_tuple(value) for key, value in tree.items()}
+    return [_as_tuple(value) for value in tree] if isinstance(tree, list) else tree
 
 
 __all__: Sequence[str] = ["Estimator"]

@@ -19,8 +19,10 @@ class History(Sequence[dict[str, Any]]):
     2
     """
 
-    def __init__(self, records: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, records: Sequence[dict[str, Any]] = (), stopped: str | None = None) -> None:
         self._records = list(records)
+        self.stopped = stopped
+        """Why the run ended before its last epoch, if it did."""
 
     @property
     def columns(self) -> list[str]:

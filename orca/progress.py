@@ -18,7 +18,7 @@ class Progress:
     ``show=None`` shows bars where somebody can see them: on a terminal or in a notebook.
     """
 
-    def __init__(self, last_epoch: int, show: bool | None) -> None:
+    def __init__(self, last_epoch: int | None, show: bool | None) -> None:
         if show is None:
             show = sys.stderr.isatty() or "ipykernel" in sys.modules
         self._show = show
@@ -49,7 +49,7 @@ class Progress:
         if self._bar is None:
             self._bar = tqdm(
                 total=total,
-                desc=f"epoch {epoch}/{self._last_epoch}",
+                desc=f"epoch {epoch}" + (f"/{self._last_epoch}" if self._last_epoch is not None else ""),
                 unit="row",
                 unit_scale=True,
                 mininterval=0.1,

@@ -140,11 +140,15 @@ def assemble(table: Any, columns: Columns, argument: str, together: bool = True)
     return tuple(arrays)
 
 
-def features_and_labels(table: Any, feature_cols: Columns, label_cols: Columns, together: bool = True) -> Any:
-    """Columns as ``{"x": …}``, with ``"y"`` if labels are named."""
+def features_and_labels(
+    table: Any, feature_cols: Columns, label_cols: Columns, together: bool = True, weight_col: str | None = None
+) -> Any:
+    """Columns as ``{"x": …}``, with ``"y"`` if labels are named and ``"w"`` if a column of weights is."""
     made = {"x": assemble(table, feature_cols, "feature_cols", together)}
     if flat(label_cols):
         made["y"] = assemble(table, label_cols, "label_cols", together)
+    if weight_col is not None:
+        made["w"] = column(table, weight_col, "sample_weight")
     return made
 
 

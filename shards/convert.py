@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from orca.errors import ColumnError, DataError, suggest
-from orca.shards.columns import Columns, assemble, features_and_labels, flat
+from orca.shards.columns import Columns, features_and_labels, flat
 from orca.shards.engines.base import Engine
 from orca.shards.tree import as_arrays, cut_evenly, join_rows, kind_of, leaves, row_count, size_in_bytes
 from orca.shards.xshards import XShards
@@ -39,6 +39,12 @@ class Form:
     config: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 32
     """What a data creator is called with."""
+    weights: Any = None
+    """How much each row counts: an array beside arrays, or the name of a column."""
+
+    @property
+    def weight_col(self) -> str | None:
+        return self.weights if isinstance(self.weights, str) else None
 
 
 def recognise(data: Any) -> str:
@@ -68,6 +74,11 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
         return to_shards(_created(data, form), y, engine, form, parts)
     if y is not None and kind not in ("arrays", "frame"):
         raise DataError(f"{form.argument}= is a {type(data).__name__}: its labels are part of it, not y=.")
+    if form.weights is not None and form.weight_col is None and kind not in ("arrays", "frame", "table"):
+        raise DataError(
+            f"sample_weight= is a {type(form.weights).__name__}, but {form.argument}= is a {type(data).__name__}: "
+            'give the name of a column, or put the weights into the data as the entry "w" beside "x" and "y".'
+        )
     if kind == "shards":
         return _from_shards(data, form).to_engine(engine)
     if kind in ("spark", "ray"):
@@ -78,13 +89,15 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
         return _from_batches(data, kind, engine, form)
     if form.feature_cols is not None and isinstance(data, dict):
         return _put(_columns(data, _choose([str(key) for key in data], form)), engine, form, parts)
-    return _put(to_tree(data, y, form.argument, form.need_labels), engine, form, parts)
+    return _put(to_tree(data, y, form.argument, form.need_labels, form.weights), engine, form, parts)
 
 
-def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool = True) -> Any:
+def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool = True, weights: Any = None) -> Any:
     """Bring arrays into the form {"x": …, "y": …}: fit(x, y), (x, y) and dicts are understood."""
+    if isinstance(weights, str):
+        raise DataError(f"sample_weight={weights!r} names a column, but {argument}= has none; give an array.")
     if isinstance(data, dict) and "x" in data:
-        tree = {key: data[key] for key in ("x", "y") if key in data}
+        tree = {key: data[key] for key in ("x", "y", "w") if key in data}
         if y is not None:
             raise DataError(f'Labels were given twice: as y= and as the entry "y" of {argument}=.')
     elif y is not None:
@@ -98,6 +111,8 @@ def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool 
             f'{argument}= has no labels. Give arrays as fit(x, y), as a tuple (x, y) or as {{"x": …, "y": …}}; '
             f"received {_told(data)}."
         )
+    if weights is not None:
+        tree["w"] = weights
     tree = as_arrays(tree)
     for name, leaf in leaves(tree):
         if leaf.dtype == object:
@@ -158,7 +173,8 @@ def _choose(known: list[str], form: Form) -> Form:
 
 
 def _check_known(form: Form, known: list[str]) -> None:
-    for argument, columns in (("feature_cols", form.feature_cols), ("label_cols", form.label_cols)):
+    named = (("feature_cols", form.feature_cols), ("label_cols", form.label_cols), ("sample_weight", form.weight_col))
+    for argument, columns in named:
         for name in flat(columns):
             if name not in known:
                 raise ColumnError(
@@ -184,14 +200,18 @@ def _created(creator: Any, form: Form) -> Any:
 
 
 def _columns(table: Any, form: Form) -> Any:
-    return features_and_labels(table, form.feature_cols, form.label_cols, form.together)
+    made = features_and_labels(table, form.feature_cols, form.label_cols, form.together, form.weight_col)
+    if form.weights is not None and form.weight_col is None:
+        made["w"] = np.asarray(form.weights)
+    return made
 
 
 def _from_table(table: Any, y: Any, form: Form) -> Any:
     known = [str(name) for name in (table.column_names if kind_of(table) == "table" else table.columns)]
     if y is not None:
         # scikit-learn's way: X is a DataFrame, y stands beside it; all columns are features.
-        return {"x": assemble(table, form.feature_cols or known, "feature_cols", form.together), "y": np.asarray(y)}
+        made = _columns(table, replace(form, feature_cols=form.feature_cols or known, label_cols=None))
+        return {**made, "y": np.asarray(y)}
     return _columns(table, _choose(known, form))
 
 
@@ -201,7 +221,7 @@ def _from_shards(shards: XShards, form: Form) -> XShards:
     if kind in ("frame", "table") or form.feature_cols is not None:
         chosen = _choose(keys or [], form)
         _check_known(chosen, keys or [])
-        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
+        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together, chosen.weight_col)
     if keys is None or "x" not in keys:
         if not form.need_labels:
             return shards
@@ -220,7 +240,7 @@ def _look(shard: Any) -> tuple[list[str] | None, str, str]:
         return [str(n) for n in (shard.column_names if kind == "table" else shard.columns)], kind, _told(shard)
     keys = [str(key) for key in shard] if isinstance(shard, dict) else None
     if keys is not None and "x" in keys:
-        row_count({key: shard[key] for key in ("x", "y") if key in shard})
+        row_count({key: shard[key] for key in ("x", "y", "w") if key in shard})
     return keys, kind, _told(shard)
 
 
@@ -229,16 +249,16 @@ def _from_cluster(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
     known = list(data.columns) if kind == "spark" else list(data.columns() or [])
     chosen = _choose(known, form)
     _check_known(chosen, known)
-    wanted = list(dict.fromkeys([*flat(chosen.feature_cols), *flat(chosen.label_cols)]))
+    wanted = list(dict.fromkeys([*flat(chosen.feature_cols), *flat(chosen.label_cols), *flat(chosen.weight_col)]))
     if kind == "ray":
         shards = XShards.from_ray_dataset(data.select_columns(wanted), as_arrow=True)
-        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
+        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together, chosen.weight_col)
     from orca.shards.engines.spark_frames import frame_to_chunks
     from orca.shards.moves import engine_by_name
 
     if engine.name != "spark":
         shards = XShards.from_spark_df(data, wanted)
-        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together)
+        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together, chosen.weight_col)
     # Straight from Arrow to arrays, in pieces, so that no process ever holds a whole partition.
     chunks = frame_to_chunks(data, wanted, lambda table: _columns(table, chosen), CHUNK_BYTES)
     return XShards(engine_by_name("spark", data.sparkSession), chunks)

@@ -433,10 +433,12 @@ class XShards:
 
         return self.transform_shard(lambda shard: {key: stacked(entry) for key, entry in shard.items()})
 
-    def to_features(self, feature_cols: Columns, label_cols: Columns, together: bool = True) -> XShards:
+    def to_features(
+        self, feature_cols: Columns, label_cols: Columns, together: bool = True, weight_col: str | None = None
+    ) -> XShards:
         """Turn shards with named columns into ``{"x": …, "y": …}`` as `columns.assemble` says."""
 
-        return self.transform_shard(features_and_labels, feature_cols, label_cols, together)
+        return self.transform_shard(features_and_labels, feature_cols, label_cols, together, weight_col)
 
     # Leaving
 

@@ -1,8 +1,49 @@
 """PyTorch: one replica, several ways to keep it in sync."""
 
-from orca.backends.torch.backend import TorchBackend
-from orca.backends.torch.sync import distributed_data_parallel
+from __future__ import annotations
 
-torch_distributed = TorchBackend("torch_distributed", distributed_data_parallel)
+from typing import TYPE_CHECKING
 
-__all__ = ["TorchBackend", "torch_distributed"]
+from orca.backends.torch.backend import ServerBackend, TorchBackend
+
+if TYPE_CHECKING:
+    from orca.backends.torch.spec import TorchSpec
+    from orca.backends.torch.sync import Sync
+    from orca.launch.rank import RankContext
+
+
+def _data_parallel(context: RankContext, spec: TorchSpec) -> Sync:
+    from orca.backends.torch.data_parallel import DataParallel, Sharded
+    from orca.backends.torch.group import join
+
+    join(context)
+    if spec.sync_options.get("sharded"):
+        return Sharded(context.place.world)
+    return DataParallel(context.place.world, spec.sync_options.get("compression"))
+
+
+def _horovod(context: RankContext, spec: TorchSpec) -> Sync:
+    from orca.backends.torch.horovod_sync import Horovod, join
+
+    join(context)
+    return Horovod(context.place.world, spec.sync_options.get("compression"))
+
+
+def _parameter_server(context: RankContext, spec: TorchSpec) -> Sync:
+    from orca.backends.torch.server_async import AsyncServer
+    from orca.backends.torch.group import join
+    from orca.backends.torch.server_sync import ParameterServer
+
+    join(context)
+    place, options = context.place, spec.sync_options
+    if options.get("mode") == "async":
+        servers = ServerBackend.servers(spec)
+        return AsyncServer(place.world - servers, servers, place.rank, options.get("staleness"))
+    return ParameterServer(place.world, place.rank, options.get("compression"))
+
+
+torch_distributed = TorchBackend("torch_distributed", _data_parallel, ("sharded", "compression"))
+horovod = TorchBackend("horovod", _horovod, ("compression",))
+parameter_server = ServerBackend("parameter_server", _parameter_server, ("mode", "staleness", "servers", "compression"))
+
+__all__ = ["TorchBackend", "horovod", "parameter_server", "torch_distributed"]

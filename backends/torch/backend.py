@@ -1,4 +1,4 @@
-"""The torch backends as the estimator sees them: one replica, built with the sync the backend names."""
+"""The torch backends as the estimator sees them: one replica, built with the sync that the backend names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import copy
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from orca.backends.base import Backend, State
+from orca.backends.torch.losses import one_by_one
 from orca.backends.torch.replica import TorchReplica
 from orca.backends.torch.spec import TorchSpec
 from orca.backends.torch.state import to_torch
@@ -21,26 +22,39 @@ if TYPE_CHECKING:
     from orca.launch.rank import RankContext
     from orca.metrics import Metric
 
+Join = Callable[["RankContext", TorchSpec], Sync]
+
 
 class TorchBackend(Backend):
-    """Torch models, with gradients kept in sync by what `join` returns on each rank."""
+    """Torch models, with replicas kept in sync by what `join` returns on each rank."""
 
     framework = "torch"
     # torch imports its compiler with the first optimizer step, which takes a second on every rank: do it once.
-    preload = ("torch", "torch._dynamo", "orca.backends.torch", "orca.backends.loop", "orca.shards.exchange")
+    preload = ("torch", "torch._dynamo", "orca.backends.torch", "orca.backends.training", "orca.shards.exchange")
     class_axis = 1
 
-    def __init__(self, name: str, join: Callable[[RankContext], Sync]) -> None:
+    def __init__(self, name: str, join: Join, options: Sequence[str] = ()) -> None:
         self.name = name
         self._join = join
+        self._options = tuple(options)
 
     def check(self, spec: TorchSpec, workers: int) -> None:
         spec.check()
+        for option, value in spec.sync_options.items():
+            if option not in self._options:
+                raise ArgumentError(
+                    f"{option}={value!r} is not an option of backend={self.name!r}."
+                    + (f" Its options: {', '.join(self._options)}." if self._options else " It has none.")
+                )
 
     def check_fit(self, spec: TorchSpec) -> None:
-        missing = [name for name in ("optimizer", "loss") if getattr(spec, name) is None]
+        needed = ("optimizer",) if spec.train_step is not None else ("optimizer", "loss")
+        missing = [name for name in needed if getattr(spec, name) is None]
         if missing:
             raise ArgumentError(f"fit needs {' and '.join(f'{name}=' for name in missing)} in from_torch.")
+
+    def check_weights(self, spec: TorchSpec) -> None:
+        one_by_one(spec.loss if not isinstance(spec.loss, type) else spec.make_loss())
 
     def build(self, spec: TorchSpec, context: RankContext, seed: int) -> TorchReplica:
         place = context.place
@@ -51,14 +65,24 @@ class TorchBackend(Backend):
         optimizer = spec.make_optimizer(model)
         loss = spec.make_loss()
         device = torch.device("cuda", place.local_rank) if torch.cuda.is_available() else torch.device("cpu")
-        return TorchReplica(model, optimizer, loss, self._join(context), device)
+        alone = place.world == 1
+        return TorchReplica(
+            model,
+            optimizer,
+            loss,
+            Sync() if alone else self._join(context, spec),
+            device,
+            precision=spec.precision,
+            sync_batchnorm=spec.sync_batchnorm,
+            train_step=spec.train_step,
+        )
 
     def build_alone(self, spec: TorchSpec, seed: int, threads: int | None) -> TorchReplica:
         torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
         # Prediction may run in a process that trains as well: its random numbers must not be touched.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return TorchReplica(spec.make_model(), None, None)
+            return TorchReplica(spec.make_model(), None, None, precision=spec.precision)
 
     def model(self, spec: TorchSpec, state: State | None, seed: int) -> torch.nn.Module:
         torch_state = torch.random.get_rng_state()
@@ -72,8 +96,21 @@ class TorchBackend(Backend):
             model.load_state_dict(to_torch(state["model"]))
         return model
 
+    def state_dict(self, state: State) -> dict[str, Any]:
+        return dict(to_torch(state["model"]))
+
+    def export(self, model: Any, kind: str, path: str, example: Any) -> str:
+        from orca.backends.torch.export import export
+
+        return export(model, kind, path, example)
+
     def input_count(self, spec: TorchSpec) -> int | None:
         return spec.input_count()
+
+    def adapt_metric(self, metric: object) -> Metric | None:
+        from orca.backends.torch.metrics import adapt
+
+        return adapt(metric)
 
     def tune_metrics(self, spec: TorchSpec, metrics: list[Metric]) -> list[Metric]:
         logits = torch.nn.BCEWithLogitsLoss
@@ -85,6 +122,65 @@ class TorchBackend(Backend):
             for metric in metrics
         ]
 
+    def score_name(self, spec: TorchSpec) -> str:
+        losses = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.BCELoss, torch.nn.BCEWithLogitsLoss)
+        given = spec.loss if isinstance(spec.loss, type) else type(spec.loss)
+        return "accuracy" if issubclass(given, losses) else "r2"
+
     def notes(self, spec: TorchSpec) -> Sequence[str]:
         device = "cuda, NCCL" if torch.cuda.is_available() else "cpu, gloo"
-        return (f"torch {torch.__version__} ({device})",)
+        lines = [f"torch {torch.__version__} ({device}), precision {spec.precision}"]
+        if spec.sync_options:
+            lines.append(", ".join(f"{name}={value}" for name, value in spec.sync_options.items()))
+        return lines
+
+
+class ServerBackend(TorchBackend):
+    """The parameter server: in step on all ranks, or asynchronous with servers of their own."""
+
+    def ranks(self, spec: TorchSpec, workers: int) -> int:
+        return workers + (self.servers(spec) if self._is_async(spec) else 0)
+
+    def keeps_step(self, spec: TorchSpec) -> bool:
+        return not self._is_async(spec)
+
+    @staticmethod
+    def servers(spec: TorchSpec) -> int:
+        return int(spec.sync_options.get("servers", 1))
+
+    @staticmethod
+    def _is_async(spec: TorchSpec) -> bool:
+        return bool(spec.sync_options.get("mode", "sync") == "async")
+
+    def check(self, spec: TorchSpec, workers: int) -> None:
+        super().check(spec, workers)
+        options = spec.sync_options
+        mode = options.get("mode", "sync")
+        if mode not in ("sync", "async"):
+            raise ArgumentError(f'mode={mode!r}: expected "sync" or "async".')
+        if mode == "sync":
+            for name in ("staleness", "servers"):
+                if name in options:
+                    raise ArgumentError(f'{name}= is for mode="async"; in sync mode all ranks own slices, in step.')
+        elif spec.sync_batchnorm:
+            raise ArgumentError('sync_batchnorm=True needs ranks that keep step: use mode="sync".')
+        elif "compression" in options:
+            raise ArgumentError('compression= is for mode="sync".')
+        for name, least in (("staleness", 0), ("servers", 1)):
+            value = options.get(name, least)
+            if name in options and value is not None and (not isinstance(value, int) or value < least):
+                raise ArgumentError(f"{name}={value!r}: expected a whole number of at least {least}.")
+        if spec.train_step is not None:
+            raise ArgumentError(
+                'train_step= brings its own optimizer steps: use backend="torch_distributed" or "horovod".'
+            )
+        from orca.backends.torch.server_sync import check_optimizer
+
+        if isinstance(spec.optimizer, torch.optim.Optimizer | type):
+            check_optimizer(spec.optimizer)
+
+    def notes(self, spec: TorchSpec) -> Sequence[str]:
+        lines = list(super().notes(spec))
+        if self._is_async(spec):
+            lines.append(f"{self.servers(spec)} server ranks after the workers; each push is one update")
+        return lines

@@ -1,32 +1,32 @@
-"""One torch model on one rank: steps, state, and the rules that turn arrays into its tensors."""
+"""One torch model on one rank: its training, evaluation and prediction steps, and its state."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from orca.backends.base import Outcome, Replica, State
+from orca.backends.base import Outcome, Replica, Seat, State, StepOptions
+from orca.backends.torch import batch_norm
+from orca.backends.torch.custom import Step
+from orca.backends.torch.losses import Loss, class_weights
 from orca.backends.torch.state import to_plain, to_torch
-from orca.backends.torch.sync import Alone, Sync
+from orca.backends.torch.sync import Sync
+from orca.backends.torch.tensors import arrays, feature, first_length, float_type, tensor, tensors_of
 from orca.errors import DataError
+from orca.launch.base import Rank
 from orca.shards.feed import Batch
-from orca.shards.tree import tree_map
+from orca.shards.tree import take_rows, tree_map
 
-# Losses that compare output and target number by number: they want floats of the same shape.
-_ELEMENTWISE = (
-    nn.MSELoss,
-    nn.L1Loss,
-    nn.SmoothL1Loss,
-    nn.HuberLoss,
-    nn.BCELoss,
-    nn.BCEWithLogitsLoss,
-    nn.PoissonNLLLoss,
-    nn.SoftMarginLoss,
-)
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_FIRST_SCALE, _GROW_AFTER = 2.0**16, 2000
 
 
 class TorchReplica(Replica):
@@ -35,128 +35,299 @@ class TorchReplica(Replica):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: Any,
         loss: Any,
         sync: Sync | None = None,
         device: torch.device | None = None,
+        *,
+        precision: str = "fp32",
+        sync_batchnorm: bool = False,
+        train_step: Callable[[Step], Any] | None = None,
     ) -> None:
         self._device = device or torch.device("cpu")
         self._model = model.to(self._device).train()
         self._optimizer = optimizer
-        self._loss = loss.to(self._device) if isinstance(loss, nn.Module) else loss
-        self._sync: Sync = sync or Alone()
-        self._forward = self._sync.attach(self._model, optimizer) if optimizer is not None else self._model
+        self._sync = sync or Sync()
+        self._arranged = False
         self._names = _input_names(model)
-        self._dtype = next(
-            (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()),
-            torch.get_default_dtype(),
-        )
-        self._weighted = _has_weights(loss)
-        self._may_ignore = isinstance(loss, nn.NLLLoss | nn.CrossEntropyLoss) and loss.reduction == "mean"
+        self._dtype = float_type(model)
+        self._loss = Loss(loss, self._dtype, self._device) if loss is not None else None
+        self._half = _TYPES.get(precision)
+        self._scale = _FIRST_SCALE if precision == "fp16" else None
+        self._good_steps = 0
+        self._sync_batchnorm = sync_batchnorm
+        self._train_step = train_step
+        self._options = StepOptions()
+
+    @property
+    def inner_model(self) -> nn.Module:
+        return self._model
+
+    @property
+    def inner_optimizer(self) -> Any:
+        return self._sync.optimizer if self._arranged and self._train_step is None else self._optimizer
+
+    def seat(self, place: Rank) -> Seat:
+        return self._sync.seat(place)
+
+    def configure(self, options: StepOptions) -> None:
+        self._options = options
+
+    def survey(self, data: Any) -> Any:
+        """What all ranks have to know of these rows: whether labels are to be ignored; two rows for lazy layers."""
+        labels = data.get("y") if isinstance(data, dict) else None
+        ignored = self._loss is not None and self._loss.ignores(labels)
+        return ignored, take_rows(data["x"], 0, 2) if _is_lazy(self._model) and isinstance(data, dict) else None
+
+    def agree(self, surveys: list[Any]) -> None:
+        if self._loss is not None and any(ignored for share in surveys for ignored, _ in share):
+            self._loss.expect_ignored()
+        if self._arranged:
+            return
+        if _is_lazy(self._model):
+            sample = next(sample for share in surveys for _, sample in share if sample is not None)
+            with torch.no_grad():
+                self._call(self._model, tree_map(self._feature, sample))
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Connect with the other ranks, once all parameters have their shapes."""
+        self._arranged = True
+        if self._sync_batchnorm:
+            self._model = batch_norm.convert(self._model)
+        if self._train_step is None:
+            self._sync.attach(self._model, self._optimizer)
+        else:
+            self._sync.model = self._model
+            self._sync.share(self._model)
+
+    def begin(self) -> None:
+        self._sync.begin()
+
+    def end(self) -> None:
+        self._sync.end()
 
     def train_step(self, batch: Batch, want_output: bool) -> Outcome:
-        assert self._optimizer is not None
-        assert self._loss is not None
         if not self._model.training:
             self._model.train()
-        features, target = self._tensors(batch.data)
-        self._optimizer.zero_grad(set_to_none=True)
-        output = self._call(self._forward, features)
-        loss = self._compute_loss(output, target)
+        if self._train_step is not None:
+            return self._custom_step(batch)
+        assert self._loss is not None
+        sync = self._sync
+        if batch.filler and not sync.keeps_step:
+            sync.skip()
+            return Outcome(0.0, 0.0)
+        features, target, weights = self._tensors(batch.data)
+        if self._options.class_weight is not None:
+            by_class = class_weights(target, self._options.class_weight, self._dtype)
+            weights = by_class if weights is None else weights * by_class
         rows = 0 if batch.filler else batch.rows
-        if self._weighted:
-            count = self._weight(target) if rows else torch.zeros((), dtype=self._dtype, device=self._device)
-            total = self._sync.total(count)
-            share = count / total if total else count
-            loss_count = float(count)
-            if not loss_count:
-                # The mean over nothing is not a number; this rank only takes part.
-                loss = output.sum() * 0.0
+        pieces = self._pieces(features, target, weights, batch.filler)
+        # A rank's mean is weighted by its rows (or their weights), so that the average over ranks is the mean
+        # over all rows of the step.
+        counts: list[Any] = [self._loss.count(piece[1], 0, piece[2]) for piece in pieces]
+        uneven = counts[0] is not None
+        total: Any = batch.total
+        if uneven:
+            counts = [count if rows else torch.zeros_like(count) for count in counts]
+            total = sync.total(torch.stack([count.reshape(()) for count in counts]).sum())
         else:
-            share, loss_count = rows / batch.total, float(rows)
-        # Ranks are averaged: weighting each by its rows makes that the mean over all rows of the step.
-        scale = share * self._sync.world
-        (loss if isinstance(scale, float) and scale == 1.0 else loss * scale).backward()
-        self._forward = self._sync.after_backward(self._model, self._forward)
-        self._optimizer.step()
-        value = loss.item() if loss_count else 0.0
+            counts = [first_length(piece[0]) if rows else 0 for piece in pieces]
+        sync.zero_grad()
+        sync.expect(len(pieces))
+        loss_sum, loss_count = 0.0, 0.0
+        outputs = []
+        for number, ((x, y, w), count) in enumerate(zip(pieces, counts, strict=True)):
+            with sync.piece(last=number == len(pieces) - 1):
+                batch_norm.use(sync, batch.filler)
+                with self._autocast():
+                    output = self._call(sync.forward, x)
+                    # The mean over nothing is not a number; a rank without rows only takes part.
+                    loss = self._loss(output, y, w) if count else _nothing(output)
+                scale = count / total * sync.world if total else 0.0
+                scale = scale * self._scale if self._scale is not None else scale
+                (loss if isinstance(scale, float) and scale == 1.0 else loss * scale).backward()
+            loss_count += float(count)
+            loss_sum += loss.item() * float(count)
+            if want_output and rows:
+                outputs.append(arrays(output))
+        self._apply()
         if not want_output or not rows:
-            return Outcome(value * loss_count, loss_count)
-        return Outcome(value * loss_count, loss_count, _arrays(target), _arrays(output))
+            return Outcome(loss_sum, loss_count)
+        output = outputs[0] if len(outputs) == 1 else tree_map(lambda *parts: np.concatenate(parts), *outputs)
+        return Outcome(loss_sum, loss_count, arrays(target), output)
+
+    def _apply(self) -> None:
+        """Agree on the gradients, limit them and use them."""
+        sync, options = self._sync, self._options
+        sync.reduce()
+        if self._scale is not None and not self._unscale(self._scale):
+            return
+        if options.on_gradients is not None:
+            options.on_gradients()
+        if options.clip_value is not None:
+            for value in sync.trained():
+                value.grad.clamp_(*options.clip_value)
+        if options.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(sync.trained(), options.clip_norm, sync.norm())
+        sync.update()
+
+    def _unscale(self, scale: float) -> bool:
+        """Undo the loss scale of fp16; on overflow, on any rank, drop the step and scale less."""
+        for value in self._sync.trained():
+            value.grad /= scale
+        if not math.isfinite(float(self._sync.norm())):
+            self._scale, self._good_steps = max(scale / 2, 1.0), 0
+            return False
+        self._good_steps += 1
+        if self._good_steps >= _GROW_AFTER:
+            self._scale, self._good_steps = scale * 2, 0
+        return True
+
+    def _pieces(self, features: Any, target: Any, weights: Any, filler: bool) -> list[tuple[Any, Any, Any]]:
+        rows = first_length(features)
+        count = 1 if filler else max(1, min(self._options.accumulate, rows))
+        if count == 1:
+            return [(features, target, weights)]
+        edges = [rows * number // count for number in range(count + 1)]
+        whole = (features, target) if weights is None else (features, target, weights)
+        cut = [take_rows(whole, low, high) for low, high in itertools.pairwise(edges)]
+        return [(*piece, None)[:3] for piece in cut]
+
+    def _custom_step(self, batch: Batch) -> Outcome:
+        assert self._train_step is not None
+        data = batch.data
+        rows = 0 if batch.filler else batch.rows
+        given = data if isinstance(data, dict) and "x" in data else {"x": data}
+        y = given.get("y")
+        step = Step(
+            tree_map(self._feature, given["x"]),
+            tree_map(self._target, y) if y is not None else None,
+            self._model,
+            self._optimizer if isinstance(self._optimizer, dict) else {"optimizer": self._optimizer},
+            rows / batch.total,
+            self._sync,
+            self._options,
+            self._autocast,
+        )
+        batch_norm.use(self._sync, batch.filler)
+        told = self._train_step(step)
+        named = told if isinstance(told, dict) else {"loss": told}
+        values = {}
+        for name, value in named.items():
+            if not isinstance(value, torch.Tensor | float | int):
+                raise DataError(f"train_step returned a {type(value).__name__} as {name!r}; expected numbers.")
+            values[name] = float(value) * rows
+        loss = values.pop("loss") if "loss" in values else sum(values.values())
+        return Outcome(loss, float(rows), extra=values)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
-        if self._model.training:
-            self._model.eval()
-        features, target = self._tensors(data)
-        output = self._call(self._model, features)
-        count = total = 0.0
-        if self._loss is not None:
-            # Unlike in training, no other rank has to agree on how to count: look at these very rows.
-            exact = self._may_ignore and isinstance(target, torch.Tensor)
-            count = float(self._weight(target)) if exact else float(_first_length(features))
-            total = float(self._compute_loss(output, target)) * count if count else 0.0
+        model = self._scorer()
+        features, target, weights = self._tensors(data)
+        with self._autocast():
+            output = self._call(model, features)
+            count = total = 0.0
+            if self._loss is not None:
+                rows = first_length(features)
+                # Unlike in training, no other rank has to agree on how to count: look at these very rows.
+                exact = self._loss.count(target, rows, weights, exact=True)
+                count = float(rows if exact is None else exact)
+                total = float(self._loss(output, target, weights)) * count if count else 0.0
         if not want_output:
             return Outcome(total, count)
-        return Outcome(total, count, _arrays(target), _arrays(output))
+        return Outcome(total, count, arrays(target), arrays(output))
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def predict_step(self, features: Any) -> Any:
-        if self._model.training:
-            self._model.eval()
-        return _arrays(self._call(self._model, tree_map(self._feature, features)))
+        model = self._scorer()
+        with self._autocast():
+            return arrays(self._call(model, tree_map(self._feature, features)))
+
+    def _scorer(self) -> nn.Module:
+        model = self._sync.scorer() if self._arranged else self._model
+        if model.training:
+            model.eval()
+        return model
 
     def state(self) -> State:
-        state: State = {"model": to_plain(dict(self._model.state_dict()))}
-        if self._optimizer is not None:
-            state["optimizer"] = to_plain(self._optimizer.state_dict())
+        sync = self._sync
+        if self._train_step is not None and isinstance(self._optimizer, dict):
+            optimizer = {name: to_plain(value.state_dict()) for name, value in self._optimizer.items()}
+        elif self._optimizer is None:
+            optimizer = None
+        else:
+            plain = not self._arranged or self._train_step is not None
+            optimizer = to_plain(self._optimizer.state_dict()) if plain else sync.optimizer_state()
+        model = sync.model_state() if self._arranged else to_plain(dict(self._model.state_dict()))
+        state: State = {"model": model}
+        if optimizer is not None:
+            state["optimizer"] = optimizer
+        if self._scale is not None:
+            state["scale"] = [self._scale, self._good_steps]
         return state
 
     def load_state(self, state: State) -> None:
-        self._model.load_state_dict(to_torch(state["model"]))
-        if self._optimizer is not None and state.get("optimizer") is not None:
-            self._optimizer.load_state_dict(to_torch(state["optimizer"]))
-
-    def survey(self, data: Any) -> bool:
-        """Whether some label is to be ignored, which makes the loss's mean another one than that over rows."""
-        target = data.get("y") if isinstance(data, dict) else None
-        if not self._may_ignore or not isinstance(target, np.ndarray) or target.dtype.kind not in "iu":
-            return False
-        return bool((target == self._loss.ignore_index).any())
-
-    def agree(self, surveys: list[Any]) -> None:
-        self._weighted = self._weighted or any(found for share in surveys for found in share)
+        if self._arranged:
+            self._sync.load_model_state(state["model"])
+        else:
+            self._model.load_state_dict(to_torch(state["model"]))
+        told = state.get("optimizer")
+        if told is not None and self._optimizer is not None:
+            if isinstance(self._optimizer, dict):
+                for name, optimizer in self._optimizer.items():
+                    optimizer.load_state_dict(to_torch(told[name]))
+            elif self._arranged and self._train_step is None:
+                self._sync.load_optimizer_state(told)
+            else:
+                self._optimizer.load_state_dict(to_torch(told))
+        if self._scale is not None and state.get("scale") is not None:
+            self._scale, self._good_steps = float(state["scale"][0]), int(state["scale"][1])
 
     def reseed(self, seed: int, epoch: int, rank: int) -> None:
         torch.manual_seed(int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0]))
 
+    def random_state(self) -> dict[str, Any]:
+        state = {"cpu": torch.random.get_rng_state().numpy().copy()}
+        if self._device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self._device).numpy().copy()
+        return state
+
+    def load_random_state(self, state: dict[str, Any]) -> None:
+        torch.random.set_rng_state(torch.from_numpy(np.array(state["cpu"])))
+        if self._device.type == "cuda" and "cuda" in state:
+            torch.cuda.set_rng_state(torch.from_numpy(np.array(state["cuda"])), self._device)
+
+    def any(self, flag: bool) -> bool | None:
+        if not self._sync.keeps_step:
+            return None
+        return bool(self._sync.total(torch.tensor(float(flag))) > 0)
+
     def settle(self) -> None:
-        self._sync.settle(self._model)
+        self._sync.settle()
 
     def learning_rate(self) -> float | None:
-        return float(self._optimizer.param_groups[0]["lr"]) if self._optimizer is not None else None
+        optimizer = self.inner_optimizer
+        first = next(iter(optimizer.values())) if isinstance(optimizer, dict) else optimizer
+        return float(first.param_groups[0]["lr"]) if first is not None and "lr" in first.param_groups[0] else None
 
-    def _tensors(self, data: Any) -> tuple[Any, Any]:
+    def _autocast(self) -> Any:
+        if self._half is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=self._half)
+
+    def _tensors(self, data: Any) -> tuple[Any, Any, torch.Tensor | None]:
         if not isinstance(data, dict) or "y" not in data:
             raise DataError('Training and evaluation need labels: give {"x": …, "y": …}, (x, y) or fit(x, y).')
-        return tree_map(self._feature, data["x"]), tree_map(self._target, data["y"])
+        weights = data.get("w")
+        made = None if weights is None else tensor(weights).reshape(-1).to(self._dtype).to(self._device)
+        return tree_map(self._feature, data["x"]), tree_map(self._target, data["y"]), made
 
     def _feature(self, array: Any) -> torch.Tensor:
-        tensor = _tensor(array)
-        # Bytes are pixels or flags, which layers want as floats; wider integers may be indices and stay.
-        if tensor.is_floating_point() or tensor.dtype in (torch.uint8, torch.int8, torch.bool):
-            tensor = tensor.to(self._dtype)
-        return tensor.to(self._device)
+        return feature(array, self._dtype).to(self._device)
 
     def _target(self, array: Any) -> torch.Tensor:
-        tensor = _tensor(array)
-        if self._may_ignore and tensor.ndim == 1:
-            tensor = tensor.to(torch.int64)  # classes, whatever type they were stored in
-        elif tensor.is_floating_point() or isinstance(self._loss, _ELEMENTWISE):
-            tensor = tensor.to(self._dtype)
-        elif tensor.dtype != torch.bool:
-            tensor = tensor.to(torch.int64)
-        return tensor.to(self._device)
+        return self._loss.target(array) if self._loss is not None else tensor(array).to(self._device)
 
     def _call(self, module: Any, features: Any) -> Any:
         if isinstance(features, dict):
@@ -165,47 +336,14 @@ class TorchReplica(Replica):
             return module(*features)
         return module(features)
 
-    def _compute_loss(self, output: Any, target: Any) -> torch.Tensor:
-        if isinstance(self._loss, _ELEMENTWISE) and isinstance(output, torch.Tensor) and output.shape != target.shape:
-            # (n,) against (n, 1) would broadcast to (n, n) and train on nonsense without a word.
-            if output.numel() != target.numel() or output.shape[0] != target.shape[0]:
-                raise DataError(
-                    f"The model's output has shape {tuple(output.shape)}, the labels {tuple(target.shape)}; "
-                    f"{type(self._loss).__name__} needs the same number of values per row in both."
-                )
-            target = target.reshape(output.shape)
-        elif (
-            isinstance(output, torch.Tensor)
-            and isinstance(target, torch.Tensor)
-            and target.is_floating_point()
-            and output.shape == (*target.shape, 1)
-        ):
-            target = target.unsqueeze(-1)
-        loss = self._loss(output, target)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise DataError(
-                f"The loss gave {tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__}; "
-                'expected one number, the mean over the rows (reduction="mean").'
-            )
-        return loss
 
-    def _weight(self, target: torch.Tensor) -> torch.Tensor:
-        """What a class-weighted mean divides by: the weights of the rows' own classes."""
-        assert isinstance(self._loss, nn.NLLLoss | nn.CrossEntropyLoss)
-        if target.is_floating_point():
-            # Class probabilities as targets: torch divides by the rows, whatever the weights.
-            return torch.tensor(target.numel() // max(target.shape[1], 1), dtype=self._dtype, device=self._device)
-        valid = target != self._loss.ignore_index
-        if self._loss.weight is None:
-            return valid.sum().to(self._dtype)
-        return (self._loss.weight[torch.where(valid, target, 0)] * valid).sum().to(self._dtype)
+def _nothing(output: Any) -> torch.Tensor:
+    """A loss that is zero and still reaches every parameter that the output used."""
+    return sum((value.sum() * 0.0 for value in tensors_of(output)), torch.zeros(()))
 
 
-def _has_weights(loss: Any) -> bool:
-    """Whether the loss's mean is not the plain mean over rows."""
-    if not isinstance(loss, nn.NLLLoss | nn.CrossEntropyLoss) or loss.reduction != "mean":
-        return False
-    return loss.weight is not None or loss.ignore_index != -100
+def _is_lazy(model: nn.Module) -> bool:
+    return any(isinstance(value, nn.parameter.UninitializedTensorMixin) for value in model.parameters())
 
 
 def _input_names(model: nn.Module) -> set[str]:
@@ -213,38 +351,3 @@ def _input_names(model: nn.Module) -> set[str]:
         return set(inspect.signature(model.forward).parameters)
     except (TypeError, ValueError):
         return set()
-
-
-def _first_length(tree: Any) -> int:
-    if isinstance(tree, dict):
-        return _first_length(next(iter(tree.values())))
-    if isinstance(tree, list | tuple):
-        return _first_length(tree[0])
-    return int(tree.shape[0])
-
-
-def _tensor(array: Any) -> torch.Tensor:
-    array = np.asarray(array)
-    if array.dtype == object or array.dtype.kind in "USMm":
-        raise DataError(f"An array of dtype {array.dtype} cannot become a tensor. Convert it to numbers first.")
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)
-    elif not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.writeable:
-        array = array.copy()
-    return torch.from_numpy(array)
-
-
-def _arrays(tree: Any) -> Any:
-    """Outputs as arrays, in the model's own structure; nothing is squeezed."""
-    if isinstance(tree, torch.Tensor):
-        tensor = tree.detach().cpu()
-        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    if hasattr(tree, "_asdict"):
-        return {key: _arrays(value) for key, value in tree._asdict().items()}
-    if isinstance(tree, dict):
-        return {key: _arrays(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return tuple(_arrays(value) for value in tree)
-    raise DataError(f"The model returned a {type(tree).__name__}; expected tensors, or tuples or dicts of them.")

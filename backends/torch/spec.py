@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -28,6 +28,11 @@ class TorchSpec:
     optimizer: Any = None
     loss: Any = None
     config: dict[str, Any] = field(default_factory=dict)
+    train_step: Callable[..., Any] | None = None
+    precision: str = "fp32"
+    sync_batchnorm: bool = False
+    sync_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the backend's way to keep replicas in sync was asked to do."""
 
     def make_model(self) -> nn.Module:
         made = self.model if isinstance(self.model, nn.Module) else _create(self.model, self.config)
@@ -37,7 +42,8 @@ class TorchSpec:
             )
         return made
 
-    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
+    def make_optimizer(self, model: nn.Module) -> Any:
+        """The optimizer, or for a custom step a dict of several."""
         if self.optimizer is None or isinstance(self.optimizer, torch.optim.Optimizer):
             return self.optimizer
         made: Any
@@ -49,11 +55,15 @@ class TorchSpec:
         elif isinstance(self.optimizer, functools.partial) and inspect.isclass(self.optimizer.func):
             made = self.optimizer(model.parameters())
         else:
-            made = self.optimizer(model, self.config)
+            made = self.optimizer(*(model, self.config)[: max(1, min(2, _positional(self.optimizer)))])
+        if self.train_step is not None and isinstance(made, dict):
+            if made and all(isinstance(value, torch.optim.Optimizer) for value in made.values()):
+                return made
         if not isinstance(made, torch.optim.Optimizer):
             raise ArgumentError(
                 f"optimizer= gave a {type(made).__name__}; expected a torch.optim.Optimizer. "
-                "A creator has the form fn(model, config)."
+                "A creator has the form fn(model, config)"
+                + (" or returns a dict of them by name." if self.train_step is not None else ".")
             )
         return made
 
@@ -89,6 +99,13 @@ class TorchSpec:
         if self.loss is not None and not callable(self.loss):
             raise ArgumentError(f"loss={self.loss!r}: expected a loss module, a class of one, or a function.")
         _check_mean(self.loss)
+        if self.precision not in ("fp32", "bf16", "fp16"):
+            raise ArgumentError(f'precision={self.precision!r}: expected "fp32", "bf16" or "fp16".')
+        if self.train_step is not None and not callable(self.train_step):
+            raise ArgumentError(f"train_step={self.train_step!r}: expected a function fn(step).")
+        compression = self.sync_options.get("compression")
+        if compression not in (None, "fp16", "bf16"):
+            raise ArgumentError(f'compression={compression!r}: expected "fp16", "bf16" or None.')
         if isinstance(self.optimizer, torch.optim.Optimizer):
             self._check_bound()
 

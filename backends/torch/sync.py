@@ -1,135 +1,132 @@
-"""How torch replicas agree on gradients: alone, or with DistributedDataParallel over gloo or NCCL."""
+"""How torch replicas agree. The base class is one replica alone; a way to sync overrides what differs in it."""
 
 from __future__ import annotations
 
-import datetime
-import os
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-import psutil
 import torch
-import torch.distributed as dist
 from torch import nn
 
-if TYPE_CHECKING:
-    from orca.launch.rank import RankContext
+from orca.backends.base import Seat, State
+from orca.backends.torch.state import to_plain, to_torch
+from orca.launch.base import Rank
 
 
-class Sync(Protocol):
-    """Makes the gradients of all ranks one."""
+class Sync:
+    """Owns the optimizer of one rank, and what to call for the forward pass."""
 
-    world: int
+    world = 1
+    keeps_step = True
 
-    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
-        """Connect a model; return what to call for its forward pass."""
+    def __init__(self) -> None:
+        self.model: nn.Module
+        self.optimizer: torch.optim.Optimizer
+        self.forward: Any = None
 
-    def after_backward(self, model: nn.Module, forward: Any) -> Any:
-        """Agree on gradients that are not agreed on yet; return what to call in the next forward pass."""
+    def seat(self, place: Rank) -> Seat:
+        """The part of the data for this rank."""
+        return Seat(place.rank, place.world)
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Connect a model and its optimizer with those of the other ranks; rank 0's weights are everybody's."""
+        self.model, self.optimizer, self.forward = model, optimizer, model
+
+    def share(self, model: nn.Module) -> None:
+        """Give all ranks the weights and buffers of rank 0, without connecting anything."""
+
+    def expect(self, pieces: int) -> None:
+        """Hear in how many pieces the next step comes."""
+
+    def begin(self) -> None:
+        """A run of steps begins on all ranks."""
+
+    def end(self) -> None:
+        """The run of steps has ended on all ranks."""
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def piece(self, last: bool) -> AbstractContextManager[Any]:
+        """Around the forward and backward pass of a piece of a step; gradients are needed after the last."""
+        return nullcontext()
+
+    def reduce(self) -> None:
+        """After the last backward pass: make the gradients the average over ranks."""
+
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that this rank's optimizer updates, with their gradients after `reduce`."""
+        groups = self.optimizer.param_groups
+        return [value for group in groups for value in group["params"] if value.grad is not None]
+
+    def norm(self) -> torch.Tensor:
+        """The norm of the whole gradient, the same on all ranks."""
+        return nn.utils.get_total_norm([value.grad for value in self.trained()])
+
+    def update(self) -> None:
+        """Apply the gradients; after this the weights are the same on all ranks."""
+        self.optimizer.step()
+
+    def skip(self) -> None:
+        """In place of a step, where ranks do not keep step and this one has no rows in it."""
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
         """Sum a number over all ranks."""
+        return value
 
-    def settle(self, model: nn.Module) -> None:
+    def sum_through(self, value: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over all ranks in a way that gradients flow back through."""
+        return value
+
+    def average(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Average tensors over all ranks, in place."""
+
+    def settle(self) -> None:
         """Give all ranks the buffers (running statistics) of rank 0."""
 
+    def scorer(self) -> nn.Module:
+        """A model that this rank can call without the others."""
+        return self.model
 
-class Alone:
-    """One rank: nothing to agree on."""
+    def model_state(self) -> State:
+        """The weights, whole, on every rank; called on all ranks together."""
+        return dict(to_plain(dict(self.model.state_dict())))
 
-    world = 1
+    def load_model_state(self, state: State) -> None:
+        self.model.load_state_dict(to_torch(state))
 
-    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> nn.Module:
-        return model
+    def optimizer_state(self) -> State:
+        """The optimizer's state in torch's own form, whole, on every rank; called on all ranks together."""
+        return dict(to_plain(self.optimizer.state_dict()))
 
-    def after_backward(self, model: nn.Module, forward: Any) -> Any:
-        return forward
-
-    def total(self, value: torch.Tensor) -> torch.Tensor:
-        return value
-
-    def settle(self, model: nn.Module) -> None:
-        return None
-
-
-class DataParallel:
-    """DistributedDataParallel: gradients are averaged while the backward pass still runs.
-
-    The first step goes without it and averages by hand, which shows whether the model has parameters that its
-    forward pass does not use. Only then DDP is told to look for such, which costs a little in every step.
-    """
-
-    def __init__(self, world: int) -> None:
-        self.world = world
-
-    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> nn.Module:
-        with torch.no_grad():
-            for tensor in (*model.parameters(), *model.buffers()):
-                dist.broadcast(tensor, src=0)
-        return model
-
-    def after_backward(self, model: nn.Module, forward: Any) -> Any:
-        if forward is not model:
-            return forward
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if not trained:
-            return forward
-        used = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.float32)
-        dist.all_reduce(used)
-        for parameter, ranks in zip(trained, used.tolist(), strict=True):
-            if ranks:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= self.world
-        unused = bool((used < self.world).any())
-        return nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
-
-    def total(self, value: torch.Tensor) -> torch.Tensor:
-        value = value.clone()
-        dist.all_reduce(value)
-        return value
-
-    def settle(self, model: nn.Module) -> None:
-        for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)
+    def load_optimizer_state(self, state: State) -> None:
+        self.optimizer.load_state_dict(to_torch(state))
 
 
-def distributed_data_parallel(context: RankContext) -> Sync:
-    """Join the gang's process group, made once per process, and sync over it."""
-    if context.place.world == 1:
-        return Alone()
-    if "torch.group" not in context.memory:
-        context.memory["torch.group"] = _join(context)
-        context.at_exit(dist.destroy_process_group)
-    return DataParallel(context.place.world)
+def flat_average(tensors: list[torch.Tensor], world: int, reduce: Any) -> None:
+    """Average many tensors with one message: `reduce` sums a flat tensor over the ranks in place."""
+    for dtype in {value.dtype for value in tensors}:
+        group = [value for value in tensors if value.dtype == dtype]
+        flat = torch.cat([value.reshape(-1) for value in group])
+        reduce(flat)
+        flat /= world
+        offset = 0
+        for value in group:
+            value.copy_(flat[offset : offset + value.numel()].view_as(value))
+            offset += value.numel()
 
 
-def _join(context: RankContext) -> bool:
-    place = context.place
-    interface = _interface(place.address)
-    if interface is not None:
-        # gloo would otherwise look the host name up, which need not resolve to an address the others reach.
-        os.environ["GLOO_SOCKET_IFNAME"] = interface
-    patience = datetime.timedelta(minutes=30)
-    store: dist.TCPStore | None = None
-    if place.rank == 0:
-        # Port 0: the system picks a free port and the store holds it, so nobody can take it in between.
-        store = dist.TCPStore(place.address, 0, is_master=True, wait_for_workers=False, timeout=patience)
-    address, port = context.allgather((place.address, store.port if store is not None else 0))[0]
-    if store is None:
-        store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=patience)
-    dist.init_process_group(
-        "nccl" if torch.cuda.is_available() else "gloo",
-        store=store,
-        rank=place.rank,
-        world_size=place.world,
-        timeout=patience,
-    )
-    return True
+class Usage:
+    """Finds the parameters that no rank's forward pass uses: they get no gradient anywhere and must stay as they
+    are, as in one process, while collectives would make their gradients zeros."""
 
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._all = [value for value in parameters if value.requires_grad]
+        self.counts: list[float] | None = None
 
-def _interface(address: str) -> str | None:
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in entries):
-            return name
-    return None
+    def look(self, total: Any) -> list[nn.Parameter]:
+        """Count on how many ranks each parameter has a gradient; return those that have one somewhere."""
+        own = torch.tensor([value.grad is not None for value in self._all], dtype=torch.float32)
+        self.counts = total(own).tolist() if len(own) else []
+        return [value for value, count in zip(self._all, self.counts or [], strict=True) if count]

@@ -39,10 +39,10 @@ def estimator(workers, seed=3, **more):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_weights_equal_single_process_training_on_the_same_batches(context: Context, workers):
+def test_weights_equal_single_process_training_on_the_same_batches(context: Context, backend, workers):
     for name, sizes in LAYOUTS.items():
         x, y = make_data(sum(sizes))
-        est = estimator(workers)
+        est = estimator(workers, backend=backend)
         history = est.fit(cut(x, y, sizes), epochs=3, batch_size=16)
         alone = train_alone(x, y, epochs=3, batch_size=16, seed=3)
         for key, value in est.get_model().state_dict().items():
@@ -63,10 +63,10 @@ def test_weights_are_the_same_without_shuffling_and_over_two_fits(context: Conte
     assert est.epoch == 2
 
 
-def test_class_weighted_loss_is_weighted_over_all_ranks(context: Context):
+def test_class_weighted_loss_is_weighted_over_all_ranks(context: Context, backend):
     x, y = make_data(41)
     loss = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 3.0]))
-    est = estimator(3, loss=loss)
+    est = estimator(3, loss=loss, backend=backend)
     est.fit(x, y, epochs=2, batch_size=10)
     alone = train_alone(x, y, epochs=2, batch_size=10, seed=3, loss=loss)
     for key, value in est.get_model().state_dict().items():
@@ -76,10 +76,11 @@ def test_class_weighted_loss_is_weighted_over_all_ranks(context: Context):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_metrics_are_exact_and_predictions_row_aligned(context: Context, workers):
+def test_metrics_are_exact_and_predictions_row_aligned(context: Context, backend, workers):
     x, y = make_data(101)
     shards = cut(x, y, [3, 0, 70, 28])
-    est = estimator(workers, metrics=["accuracy", "auc", "f1", {"bias": lambda t, o: float(o[:, 1].mean() - t.mean())}])
+    metrics = ["accuracy", "auc", "f1", {"bias": lambda t, o: float(o[:, 1].mean() - t.mean())}]
+    est = estimator(workers, metrics=metrics, backend=backend)
     history = est.fit(shards, epochs=2, batch_size=32, validation_data=shards)
     model = est.get_model().eval()
     with torch.no_grad():
@@ -149,14 +150,14 @@ def test_pending_steps_run_between_two_calls_on_all_slots(context: Context):
     assert est.evaluate(lazy)["loss"] == pytest.approx(est.evaluate(x, y)["loss"], rel=1e-6)
 
 
-def test_save_and_load_continue_exactly(context: Context, tmp_path):
+def test_save_and_load_continue_exactly(context: Context, backend, tmp_path):
     x, y = make_data(60)
-    whole = estimator(2)
+    whole = estimator(2, backend=backend)
     whole.fit(x, y, epochs=4, batch_size=16)
-    first = estimator(2)
+    first = estimator(2, backend=backend)
     first.fit(x, y, epochs=2, batch_size=16)
     first.save(str(tmp_path / "half"))
-    second = estimator(2).load(str(tmp_path / "half"))
+    second = estimator(2, backend=backend).load(str(tmp_path / "half"))
     assert second.epoch == 2
     second.fit(x, y, epochs=2, batch_size=16)
     for key, value in second.get_model().state_dict().items():

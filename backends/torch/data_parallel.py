@@ -1,0 +1,171 @@
+"""torch.distributed with whole replicas (DistributedDataParallel) or with sharded ones (FSDP2)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from orca.backends.base import State
+from orca.backends.torch.state import to_plain, to_torch
+from orca.backends.torch.sync import Sync, Usage, flat_average
+
+
+class Collective(Sync):
+    """What all ways over a torch process group have in common."""
+
+    def __init__(self, world: int) -> None:
+        super().__init__()
+        self.world = world
+
+    def share(self, model: nn.Module) -> None:
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor, src=0)
+
+    def total(self, value: torch.Tensor) -> torch.Tensor:
+        value = value.clone()
+        dist.all_reduce(value)
+        return value
+
+    def sum_through(self, value: torch.Tensor) -> torch.Tensor:
+        from torch.distributed.nn.functional import all_reduce
+
+        return all_reduce(value)
+
+    def average(self, tensors: Iterable[torch.Tensor]) -> None:
+        flat_average(list(tensors), self.world, dist.all_reduce)
+
+    def settle(self) -> None:
+        for buffer in self.model.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+class DataParallel(Collective):
+    """DistributedDataParallel: gradients are averaged while the backward pass still runs.
+
+    The first step goes without it and averages by hand, which shows whether the model has parameters that its
+    forward pass does not use. Only then DDP is told to look for such, which costs a little in every step.
+    """
+
+    def __init__(self, world: int, compression: str | None = None) -> None:
+        super().__init__(world)
+        self._compression = compression
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().attach(model, optimizer)
+        self.share(model)
+
+    def piece(self, last: bool) -> AbstractContextManager[Any]:
+        if last or self.forward is self.model:
+            return nullcontext()
+        return self.forward.no_sync()  # type: ignore[no-any-return]
+
+    def reduce(self) -> None:
+        if self.forward is not self.model:
+            return
+        usage = Usage(self.model.parameters())
+        used = usage.look(self.total)
+        for parameter in used:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.average([parameter.grad for parameter in used])
+        if not used:
+            return
+        unused = any(count < self.world for count in usage.counts or [])
+        # Buffers are those of rank 0 at the end of an epoch; in between no rank needs the others'.
+        self.forward = nn.parallel.DistributedDataParallel(
+            self.model, find_unused_parameters=unused, broadcast_buffers=False
+        )
+        if self._compression is not None:
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+            name = f"{self._compression}_compress_hook"
+            self.forward.register_comm_hook(None, getattr(default_hooks, name))
+
+
+class Sharded(Collective):
+    """FSDP2: each rank keeps a slice of every weight, gradient and optimizer value."""
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        self.share(model)
+        # Evaluation calls the model a different number of times on each rank, which a sharded one cannot stand.
+        self._twin = copy.deepcopy(model)
+        before = list(model.parameters())
+        mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (self.world,))
+        for child in _blocks(model):
+            fully_shard(child, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        new = {id(old): value for old, value in zip(before, model.parameters(), strict=True)}
+        kept = optimizer.state_dict()
+        optimizer.state.clear()
+        for group in optimizer.param_groups:
+            group["params"] = [new[id(value)] for value in group["params"]]
+        super().attach(model, optimizer)
+        if kept["state"]:
+            self.load_optimizer_state(to_plain(kept))
+
+    def piece(self, last: bool) -> AbstractContextManager[Any]:
+        self.model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def norm(self) -> torch.Tensor:
+        return _whole(super().norm())
+
+    def settle(self) -> None:
+        super().settle()
+        self._twin.load_state_dict(to_torch(self.model_state()))
+
+    def scorer(self) -> nn.Module:
+        return self._twin
+
+    def model_state(self) -> State:
+        return dict(to_plain({name: _whole(value) for name, value in self.model.state_dict().items()}))
+
+    def load_model_state(self, state: State) -> None:
+        whole = to_torch(state)
+        self._twin.load_state_dict(whole)
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: _cut(whole[name], value) for name, value in own.items()})
+
+    def optimizer_state(self) -> State:
+        told = self.optimizer.state_dict()
+        told["state"] = {
+            key: {name: _whole(value) for name, value in entry.items()} for key, entry in told["state"].items()
+        }
+        return dict(to_plain(told))
+
+    def load_optimizer_state(self, state: State) -> None:
+        told = to_torch(state)
+        values = [value for group in self.optimizer.param_groups for value in group["params"]]
+        for key, entry in told["state"].items():
+            like = values[key]
+            for name, value in entry.items():
+                if isinstance(value, torch.Tensor) and value.shape == like.shape:
+                    entry[name] = _cut(value, like)
+        self.optimizer.load_state_dict(told)
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """The parts to shard by themselves, so that only one part's weights are whole at a time."""
+    return [child for child in model.children() if any(value.requires_grad for value in child.parameters())]
+
+
+def _whole(value: Any) -> Any:
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def _cut(value: torch.Tensor, like: Any) -> torch.Tensor:
+    if not hasattr(like, "device_mesh"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

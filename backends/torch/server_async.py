@@ -1,0 +1,214 @@
+"""The asynchronous parameter server: dedicated ranks own slices, workers push gradients and pull parameters.
+
+Workers are the ranks 0 … n-1, servers the ranks after them. A worker sends each server its part of the gradient
+and waits for the new values of that part. A server applies gradients as they come, each by itself, and lets a
+worker wait only while it is more than `staleness` steps ahead of the slowest one. Messages are tensors over a
+process group of their own, received from whoever sends first.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from orca.backends.base import Seat, State
+from orca.backends.torch.data_parallel import Collective
+from orca.backends.torch.server_sync import check_optimizer, slice_state, slices, whole_state
+from orca.backends.torch.state import to_plain, to_torch
+from orca.launch.base import Rank
+
+_PUSH, _TICK, _IDLE, _BYE = range(4)
+_HEAD = 2  # a message begins with its kind and the worker's clock
+
+
+class AsyncServer(Collective):
+    """Both sides of it: `seat` and the rank's number say which one this rank is."""
+
+    keeps_step = False
+
+    def __init__(self, workers: int, servers: int, rank: int, staleness: int | None) -> None:
+        super().__init__(workers)
+        self._servers = servers
+        self._rank = rank
+        self._staleness = staleness
+        self._mail: Any = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._clock = 0
+
+    @property
+    def _serves(self) -> bool:
+        return self._rank >= self.world
+
+    @property
+    def _owner(self) -> int:
+        """Which slice this rank holds, if it serves."""
+        return self._rank - self.world
+
+    def seat(self, place: Rank) -> Seat:
+        return Seat(None if self._serves else place.rank, self.world)
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        check_optimizer(optimizer)
+        super().attach(model, optimizer)
+        self.share(model)
+        self._mail = dist.new_group()
+        self._groups = [list(group["params"]) for group in optimizer.param_groups]
+        kept = optimizer.state_dict() if optimizer.state else None
+        trained = {id(value) for group in self._groups for value in group if value.requires_grad}
+        self._tables = slices(optimizer, trained, self._servers, self._owner if self._serves else None)
+        if self._serves:
+            optimizer.state.clear()
+            for number, group in enumerate(optimizer.param_groups):
+                group["params"] = [table.owned for table in self._tables if table.group == number]
+            if kept is not None:
+                self.load_optimizer_state(dict(to_plain(kept)))
+        sizes = [table.values.numel() // self._servers for table in self._tables]
+        self._length = sum(sizes)
+        wide = any(table.values.dtype == torch.float64 for table in self._tables)
+        self._type = torch.float64 if wide else torch.float32
+
+    def begin(self) -> None:
+        self._clock = 0
+        if self._serves:
+            self._thread = threading.Thread(target=self._serve, name="orca-server", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        if self._serves:
+            assert self._thread is not None
+            self._thread.join()
+            self._check()
+        else:
+            self._tell(_BYE)
+
+    def zero_grad(self) -> None:
+        for table in self._tables:
+            table.gradients.zero_()
+
+    def trained(self) -> list[nn.Parameter]:
+        return [member for table in self._tables for member in table.members]
+
+    def update(self) -> None:
+        """Push this worker's gradients and pull what the servers have by then."""
+        self._exchange(_PUSH)
+
+    def skip(self) -> None:
+        """A step without rows of this worker's: only its clock goes on."""
+        self._exchange(_TICK)
+
+    def _exchange(self, kind: int) -> None:
+        self._clock += 1
+        self._tell(kind)
+        answers = [torch.empty(self._length, dtype=self._type) for _ in range(self._servers)]
+        waiting = [
+            dist.irecv(answer, src=self.world + server, group=self._mail) for server, answer in enumerate(answers)
+        ]
+        for work in waiting:
+            work.wait()
+        with torch.no_grad():
+            for server, answer in enumerate(answers):
+                for part, given in self._parts(answer, server, "values"):
+                    part.copy_(given)
+
+    def _tell(self, kind: int) -> None:
+        """Send every server its part of the gradients, or only the kind of message."""
+        sent = []
+        for server in range(self._servers):
+            message = torch.zeros(_HEAD + self._length, dtype=self._type)
+            message[0], message[1] = kind, self._clock
+            if kind == _PUSH:
+                for part, room in self._parts(message[_HEAD:], server, "gradients"):
+                    room.copy_(part)
+            sent.append(dist.isend(message, dst=self.world + server, group=self._mail))
+        for work in sent:
+            work.wait()
+
+    def _parts(self, flat: torch.Tensor, server: int, what: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each table's slice of one server, beside its place in a message."""
+        pairs, offset = [], 0
+        for table in self._tables:
+            whole: torch.Tensor = getattr(table, what)
+            size = whole.numel() // self._servers
+            pairs.append((whole[server * size : (server + 1) * size], flat[offset : offset + size]))
+            offset += size
+        return pairs
+
+    def _serve(self) -> None:
+        """What a server does until all workers have said goodbye."""
+        torch.set_num_threads(1)
+        clocks = dict.fromkeys(range(self.world), 0.0)
+        held: dict[int, float] = {}
+        message = torch.empty(_HEAD + self._length, dtype=self._type)
+        gone = 0
+        try:
+            while gone < self.world:
+                worker = dist.recv(message, group=self._mail)
+                kind, clock = int(message[0]), float(message[1])
+                if kind == _PUSH:
+                    for (_, given), table in zip(
+                        self._parts(message[_HEAD:], self._owner, "values"), self._tables, strict=True
+                    ):
+                        table.owned.grad = given.to(table.owned.dtype).clone()
+                    self.optimizer.step()
+                if kind in (_PUSH, _TICK):
+                    clocks[worker] = clock
+                    held[worker] = clock
+                else:
+                    # A worker that waits for the others elsewhere must not hold them up here.
+                    clocks[worker] = float("inf")
+                    gone += kind == _BYE
+                slowest = min(clocks.values())
+                for waiting, reached in list(held.items()):
+                    if self._staleness is None or reached - slowest <= self._staleness:
+                        del held[waiting]
+                        self._answer(waiting)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _answer(self, worker: int) -> None:
+        answer = torch.empty(self._length, dtype=self._type)
+        for (_, room), table in zip(self._parts(answer, self._owner, "values"), self._tables, strict=True):
+            room.copy_(table.owned.data)
+        dist.send(answer, dst=worker, group=self._mail)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise RuntimeError("the server's thread failed") from self._failure
+
+    def settle(self) -> None:
+        """At the end of an epoch: wait for all workers, then give everybody the servers' values."""
+        if not self._serves:
+            self._tell(_IDLE)
+        self._check()
+        dist.barrier()
+        self._clock = 0
+        for table in self._tables:
+            size = table.values.numel() // self._servers
+            for server in range(self._servers):
+                dist.broadcast(table.values[server * size : (server + 1) * size], src=self.world + server)
+        super().settle()
+
+    def total(self, value: torch.Tensor) -> torch.Tensor:
+        # Workers do not wait for each other's counts: each one's rows stand for the others'.
+        return value * self.world
+
+    def optimizer_state(self) -> State:
+        own = [to_plain(dict(self.optimizer.state.get(table.owned, {}))) for table in self._tables]
+        options = [{**group, "params": []} for group in self.optimizer.param_groups]
+        told: list[Any] = [None] * (self.world + self._servers)
+        dist.all_gather_object(told, (own, options))
+        servers = told[self.world :]
+        entries = [[to_torch(server[0][number]) for server in servers] for number in range(len(self._tables))]
+        return dict(to_plain(whole_state(self._tables, entries, servers[0][1], self._groups)))
+
+    def load_optimizer_state(self, state: State) -> None:
+        if not self._serves:
+            return
+        members = [value for group in self._groups for value in group]
+        self.optimizer.load_state_dict(slice_state(self._tables, to_torch(state), members, self._owner, self._servers))

@@ -1,0 +1,228 @@
+"""The synchronous parameter server: every rank owns an equal slice of the parameters and of the optimizer's state.
+
+A step sends each rank's gradients to the owners of the slices (all-to-all), the owners average and update their
+slice, and the new parameters are gathered by all. Owners add up in the order of the ranks, so results repeat
+bit by bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from orca.backends.base import State
+from orca.backends.torch.data_parallel import Collective
+from orca.backends.torch.state import to_plain, to_torch
+from orca.backends.torch.sync import Usage
+from orca.errors import ArgumentError
+
+_HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_BY_ELEMENT = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+
+
+@dataclass
+class Table:
+    """The parameters of one optimizer group and one type, laid out in one piece of memory."""
+
+    group: int
+    members: list[nn.Parameter]
+    values: torch.Tensor
+    gradients: torch.Tensor
+    owned: nn.Parameter
+    """This rank's slice of the values, as the one parameter that its optimizer knows."""
+
+    def cut(self, flat: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Each parameter with its part of a flat tensor."""
+        offset = 0
+        for member in self.members:
+            yield member, flat[offset : offset + member.numel()].view(member.shape)
+            offset += member.numel()
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise if an optimizer does not update each number by itself: it cannot work on a slice."""
+    cls = optimizer if isinstance(optimizer, type) else type(optimizer)
+    if getattr(cls, "elementwise", False):
+        return
+    known = [base for base in cls.__mro__ if base.__module__.startswith("torch.optim") and base.__name__ in _BY_ELEMENT]
+    if not known:
+        raise ArgumentError(
+            f"optimizer={cls.__name__}: the parameter server cuts parameters into slices, which works for optimizers "
+            f'that update each number by itself ({", ".join(_BY_ELEMENT)}). Use backend="torch_distributed", or '
+            "set elementwise = True on your optimizer's class if it does so."
+        )
+
+
+def slices(optimizer: torch.optim.Optimizer, wanted: set[int], owners: int, owner: int | None) -> list[Table]:
+    """Lay the wanted parameters out in flat tables, one per group and type, and cut these into equal slices."""
+    tables = []
+    for number, group in enumerate(optimizer.param_groups):
+        chosen = [value for value in group["params"] if id(value) in wanted]
+        for dtype in dict.fromkeys(value.dtype for value in chosen):
+            members = [value for value in chosen if value.dtype == dtype]
+            size = math.ceil(sum(value.numel() for value in members) / owners)
+            device = members[0].device
+            values = torch.zeros(size * owners, dtype=dtype, device=device)
+            gradients = torch.zeros_like(values)
+            start = (owner or 0) * size
+            table = Table(number, members, values, gradients, nn.Parameter(values[start : start + size]))
+            with torch.no_grad():
+                for member, part in table.cut(values):
+                    part.copy_(member)
+                    member.data = part
+                for member, part in table.cut(gradients):
+                    if member.grad is not None:
+                        part.copy_(member.grad)
+                    member.grad = part
+            tables.append(table)
+    return tables
+
+
+def slice_state(tables: list[Table], full: Any, members: list[nn.Parameter], owner: int, owners: int) -> Any:
+    """An optimizer's whole state, in torch's form, as the state of one owner's slices."""
+    places = {id(value): number for number, value in enumerate(members)}
+    state: dict[int, Any] = {}
+    groups: list[Any] = [{**group, "params": []} for group in full["param_groups"]]
+    for index, table in enumerate(tables):
+        size = table.values.numel() // owners
+        entries = [full["state"].get(places[id(member)], {}) for member in table.members]
+        names = dict.fromkeys(name for entry in entries for name in entry)
+        made: dict[str, Any] = {}
+        for name in names:
+            found = [entry.get(name) for entry in entries]
+            like = next(value for value in found if value is not None)
+            if isinstance(like, torch.Tensor) and any(
+                isinstance(value, torch.Tensor) and value.shape == member.shape and value.ndim
+                for value, member in zip(found, table.members, strict=True)
+            ):
+                flat = torch.zeros(table.values.numel(), dtype=like.dtype)
+                for value, (_, part) in zip(found, table.cut(flat), strict=True):
+                    if value is not None:
+                        part.copy_(value.reshape(part.shape))
+                made[name] = flat[owner * size : (owner + 1) * size].clone()
+            else:
+                made[name] = like
+        if made:
+            state[index] = made
+        groups[table.group]["params"].append(index)
+    return {"state": state, "param_groups": groups}
+
+
+def whole_state(
+    tables: list[Table], slices_of: list[list[Any]], options: list[Any], groups: list[list[nn.Parameter]]
+) -> Any:
+    """The reverse: for each table the slices' state of every owner, put together in torch's form."""
+    numbers = {id(value): number for number, value in enumerate(value for group in groups for value in group)}
+    state: dict[int, Any] = {}
+    for table, owners in zip(tables, slices_of, strict=True):
+        size = table.values.numel() // len(owners)
+        for name, value in owners[0].items():
+            sliced = isinstance(value, torch.Tensor) and value.shape == (size,)
+            flat = torch.cat([owner[name] for owner in owners]) if sliced else table.values
+            for member, part in table.cut(flat):
+                own = part.clone() if sliced else value.clone() if isinstance(value, torch.Tensor) else value
+                state.setdefault(numbers[id(member)], {})[name] = own
+    told = []
+    for group, members in zip(options, groups, strict=True):
+        told.append({**{k: v for k, v in group.items() if k != "params"}, "params": [numbers[id(m)] for m in members]})
+    return {"state": state, "param_groups": told}
+
+
+class ParameterServer(Collective):
+    """Slices of parameters and optimizer state on all ranks, updated in step."""
+
+    def __init__(self, world: int, rank: int, compression: str | None = None) -> None:
+        super().__init__(world)
+        self._rank = rank
+        self._half = _HALF[compression] if compression is not None else None
+        self._tables: list[Table] = []
+        self._groups: list[list[nn.Parameter]] = []
+        self._loaded: Any = None
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        check_optimizer(optimizer)
+        super().attach(model, optimizer)
+        self.share(model)
+        self._groups = [list(group["params"]) for group in optimizer.param_groups]
+        if optimizer.state:
+            self._loaded = optimizer.state_dict()
+
+    def zero_grad(self) -> None:
+        if not self._tables:
+            super().zero_grad()
+        for table in self._tables:
+            table.gradients.zero_()
+
+    def reduce(self) -> None:
+        if not self._tables:
+            self._lay_out()
+        for table in self._tables:
+            size = table.owned.numel()
+            sent = table.gradients if self._half is None else table.gradients.to(self._half)
+            received = torch.empty_like(sent)
+            dist.all_to_all_single(received, sent)
+            parts = received.view(self.world, size)
+            # Added up in full precision, whatever travelled.
+            table.owned.grad = parts.sum(dim=0, dtype=table.owned.dtype).div_(self.world)
+
+    def _lay_out(self) -> None:
+        """After the first backward pass it is known which parameters are in use; the others stay where they are."""
+        used = Usage(value for group in self._groups for value in group).look(self.total)
+        self._tables = slices(self.optimizer, {id(value) for value in used}, self.world, self._rank)
+        self.optimizer.state.clear()
+        for number, group in enumerate(self.optimizer.param_groups):
+            group["params"] = [table.owned for table in self._tables if table.group == number]
+        if self._loaded is not None:
+            loaded, self._loaded = self._loaded, None
+            self._take(loaded)
+
+    def norm(self) -> torch.Tensor:
+        own = super().norm() if self.trained() else torch.zeros(())
+        return self.total(own**2).sqrt()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        for table in self._tables:
+            _gather(table.values, table.owned.data)
+
+    def optimizer_state(self) -> State:
+        if not self._tables:
+            return dict(to_plain(self._loaded or self.optimizer.state_dict()))
+
+        entries = []
+        for table in self._tables:
+            owners: list[Any] = [{} for _ in range(self.world)]
+            for name, value in self.optimizer.state.get(table.owned, {}).items():
+                parts = [value] * self.world
+                if isinstance(value, torch.Tensor) and value.shape == table.owned.shape:
+                    flat = torch.empty_like(table.values, dtype=value.dtype)
+                    _gather(flat, value)
+                    parts = list(flat.chunk(self.world))
+                for owner, part in zip(owners, parts, strict=True):
+                    owner[name] = part
+            entries.append(owners)
+        return dict(to_plain(whole_state(self._tables, entries, self.optimizer.param_groups, self._groups)))
+
+    def load_optimizer_state(self, state: State) -> None:
+        if self._tables:
+            self._take(to_torch(state))
+        else:
+            self._loaded = to_torch(state)
+            if self._groups == [] and self.optimizer is not None:
+                self.optimizer.load_state_dict(self._loaded)
+
+    def _take(self, full: Any) -> None:
+        members = [value for group in self._groups for value in group]
+        self.optimizer.load_state_dict(slice_state(self._tables, full, members, self._rank, self.world))
+
+
+def _gather(out: torch.Tensor, own: torch.Tensor) -> None:
+    # The name changed with torch 2.13; the old one warns there.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(out, own.contiguous())

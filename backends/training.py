@@ -1,0 +1,354 @@
+"""What every rank does in fit, whatever the framework: epochs, steps, callbacks, checkpoints, resuming."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+import psutil
+
+from orca.backends.base import StepOptions
+from orca.backends.loop import Job, Tally, chunks, features_of, replica_of, score
+from orca.callbacks import BATCH_HOOKS, Callback, Run, overrides
+from orca.errors import DataError
+from orca.shards.feed import Batch, Feed, Rows
+from orca.shards.prefetch import ahead
+from orca.shards.tree import tree_map
+from orca.triggers import Trigger
+
+if TYPE_CHECKING:
+    from orca.backends.base import State
+    from orca.launch.rank import RankContext
+
+PROGRESS_SECONDS = 0.1
+SURVEY_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """How long, in which order and how to train."""
+
+    first_epoch: int
+    last_epoch: int
+    batch_size: int
+    shuffle: bool = True
+    first_step: int = 0
+    """Steps that earlier fits have done."""
+    max_steps: int | None = None
+    validate: bool = False
+    validation_freq: int = 1
+    callbacks: Sequence[Callback] = ()
+    options: StepOptions = field(default_factory=StepOptions)
+    trigger: Trigger | None = None
+    terminate_on_nan: bool = True
+    resume: dict[str, Any] | None = None
+    """Where in the epoch to go on: what `Training._position` has put into a checkpoint."""
+    steps_wanted: bool = False
+    """Whether somebody wants the losses of single steps."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a rank returns from fit; everything but the records comes from rank 0 alone."""
+
+    records: list[dict[str, Any]]
+    state: State | None
+    position: dict[str, Any]
+    epoch: int
+    step: int
+    callbacks: list[bytes | None]
+    reason: str | None
+    example: Any
+    """Two rows of the model's inputs, for what has to know their form later."""
+
+
+def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> FitResult:
+    """Train as planned."""
+    return Training(context, job, plan).run()
+
+
+class Training:
+    """One run of fit on one rank."""
+
+    def __init__(self, context: RankContext, job: Job, plan: FitPlan) -> None:
+        self._context, self._job, self._plan = context, job, plan
+        self._replica = replica_of(context, job)
+        self._place = context.place
+        self._seat = self._replica.seat(context.place)
+        rows = Rows(context.sources["train"])
+        if not len(rows):
+            raise DataError("There is no row to train on: all shards are empty.")
+        self._feed = Feed(
+            rows,
+            rank=self._seat.rank or 0,
+            world=self._seat.world,
+            batch_size=plan.batch_size,
+            seed=job.seed,
+            shuffle=plan.shuffle,
+        )
+        self._validation = Rows(context.sources["validation"]) if plan.validate else None
+        self._callbacks = list(plan.callbacks)
+        config = dict(getattr(job.spec, "config", {}))
+        self._run = Run(self._replica, self._place.rank, self._seat.world, config)
+        self._run.step = plan.first_step
+        self._run.last_epoch = plan.last_epoch
+        self._run.batches = self._feed.steps
+        self._hooked = {hook: [c for c in self._callbacks if overrides(c, hook)] for hook in BATCH_HOOKS}
+        self._asks = any(c.acts_on_batches for hooked in self._hooked.values() for c in hooked)
+        self._tally = Tally(job.metrics)
+        self._steps: list[tuple[float, float, float]] = []
+
+    def run(self) -> FitResult:
+        run, plan, replica = self._run, self._plan, self._replica
+        gradients = self._hooked["on_gradients"]
+        hook = (lambda: self._call("on_gradients")) if gradients else None
+        replica.configure(replace(plan.options, on_gradients=hook))
+        parts = chunks(self._feed.rows, self._seat, SURVEY_ROWS)
+        replica.agree(self._context.allgather([replica.survey(part) for part in parts]))
+        first_batch = self._restore() if plan.resume is not None else 0
+        records: list[dict[str, Any]] = []
+        run.epoch = plan.first_epoch
+        for callback in self._callbacks:
+            callback.before_run(run)
+        replica.begin()
+        for epoch in range(plan.first_epoch, plan.last_epoch):
+            records.append(self._epoch(epoch, first_batch))
+            first_batch = 0
+            if run.reason is not None or self._is_over():
+                break
+        replica.end()
+        for callback in self._callbacks:
+            callback.after_run(run)
+        self._save()
+        # What a rank holds now is the next version of the model.
+        self._context.memory["replica"] = (self._job.owner, self._job.version + 1, replica)
+        state = replica.state()
+        main = self._place.rank == 0
+        return FitResult(
+            records,
+            state if main else None,
+            self._position(),
+            run.epoch,
+            run.step,
+            [_packed(callback) for callback in self._callbacks] if main else [],
+            run.reason,
+            self._example() if main else None,
+        )
+
+    def _example(self) -> Any:
+        rows = self._feed.rows.slice(0, 2)
+        return tree_map(np.array, features_of(rows))
+
+    def _epoch(self, epoch: int, first_batch: int) -> dict[str, Any]:
+        run, plan, replica, context = self._run, self._plan, self._replica, self._context
+        run.epoch, run.batch, run.record, run.loss = epoch + 1, first_batch, {}, None
+        if not first_batch:
+            self._reseed(epoch)
+            self._tally = Tally(self._job.metrics)
+            for callback in self._callbacks:
+                callback.before_epoch(run)
+        first_step, self._steps = run.step, []
+        began = time.monotonic()
+        if self._place.rank == 0:
+            self._tell_progress()
+        if self._seat.rank is not None:
+            self._train(epoch, first_batch)
+        replica.settle()
+        seconds = time.monotonic() - began
+        self._meet()
+        rows = min(run.batch * plan.batch_size, len(self._feed.rows))
+        done = rows - min(first_batch * plan.batch_size, len(self._feed.rows))
+        record: dict[str, Any] = {"epoch": epoch + 1, **self._tally.merged(context)}
+        last = epoch + 1 == plan.last_epoch or run.reason is not None or self._is_over()
+        if self._validation is not None and ((epoch + 1) % plan.validation_freq == 0 or last):
+            record |= score(context, replica, self._validation, plan.batch_size, self._job.metrics, "val_")
+        rate = replica.learning_rate()
+        if rate is not None:
+            record["lr"] = rate
+        record |= {"rows": rows, "seconds": seconds, "rows_per_s": done / max(seconds, 1e-9)}
+        run.record = record
+        for callback in self._callbacks:
+            callback.after_epoch(run)
+        self._agree()
+        if plan.steps_wanted:
+            self._tell_steps(first_step)
+        if self._place.rank == 0:
+            context.emit("epoch", record=record, step=run.step)
+        self._save()
+        trigger = plan.trigger
+        # A checkpoint due after the last step waits until here, so that it holds a whole epoch.
+        if trigger is not None and (trigger.after_epoch(epoch + 1) or trigger.after_step(run.step)):
+            self._checkpoint(None, None)
+        return record
+
+    def _train(self, epoch: int, first_batch: int) -> None:
+        run, plan, replica = self._run, self._plan, self._replica
+        want_output = bool(self._job.metrics)
+        told = time.monotonic()
+        before, after = self._hooked["before_batch"], self._hooked["after_batch"]
+        with closing(self._stream(epoch, first_batch)) as batches:  # type: ignore[type-var]
+            for batch in batches:
+                if before:
+                    self._call("before_batch")
+                outcome = replica.train_step(batch, want_output)
+                if plan.terminate_on_nan and math.isnan(outcome.loss_sum):
+                    raise DataError(
+                        f"The loss became nan in step {run.batch + 1} of epoch {run.epoch}. Look for nan in the data, "
+                        "lower the learning rate or clip gradients with clip_norm=; terminate_on_nan=False goes on."
+                    )
+                self._tally.add(outcome, batch.rows)
+                run.batch += 1
+                run.step += 1
+                if plan.steps_wanted:
+                    self._steps.append((outcome.loss_sum, outcome.loss_count, replica.learning_rate() or 0.0))
+                if after:
+                    run.loss = outcome.loss_sum / outcome.loss_count if outcome.loss_count else None
+                    self._call("after_batch")
+                now = time.monotonic()
+                if self._place.rank == 0 and now - told > PROGRESS_SECONDS:
+                    told = now
+                    self._tell_progress()
+                if self._asks and replica.any(run.reason is not None or bool(run.saves)):
+                    self._agree()
+                if run.reason is not None or self._is_over() or run.batch == run.batches:
+                    break
+                self._save()
+                if plan.trigger is not None and plan.trigger.after_step(run.step):
+                    self._checkpoint(None, None)
+
+    def _stream(self, epoch: int, first_batch: int) -> Iterator[Batch]:
+        """The epoch's batches, gathered ahead on a thread where a core is free for it or the disk has to be read."""
+        batches = self._feed.epoch(epoch, first_batch)
+        waits = self._feed.rows.nbytes > psutil.virtual_memory().available
+        return ahead(batches) if self._place.threads > 1 or waits else batches
+
+    def _call(self, hook: str) -> None:
+        for callback in self._hooked[hook]:
+            getattr(callback, hook)(self._run)
+
+    def _is_over(self) -> bool:
+        return self._plan.max_steps is not None and self._run.step - self._plan.first_step >= self._plan.max_steps
+
+    def _meet(self) -> None:
+        """A rank without data of its own takes over how far the others have come."""
+        if self._seat.world < self._place.world:
+            told = self._context.allgather((self._run.batch, self._run.step, self._run.reason))
+            self._run.batch, self._run.step = told[0][:2]
+            self._run.reason = next((reason for _, _, reason in told if reason is not None), None)
+
+    def _agree(self) -> None:
+        """Make one of what the callbacks of all ranks have asked for."""
+        run = self._run
+        if not self._callbacks:
+            return
+        told = self._context.allgather((run.reason, run.saves))
+        run.reason = next((reason for reason, _ in told if reason is not None), None)
+        run.saves = list(dict.fromkeys(save for _, saves in told for save in saves))
+
+    def _save(self) -> None:
+        saves, self._run.saves = self._run.saves, []
+        for path, remove in saves:
+            self._checkpoint(path, remove)
+
+    def _checkpoint(self, path: str | None, remove: str | None) -> None:
+        """Send the whole state to the driver, which writes it while the ranks go on."""
+        state = self._replica.state()
+        position = self._position()
+        if self._place.rank == 0:
+            data = {"state": state, "position": position, "epoch": self._run.epoch, "step": self._run.step}
+            self._context.emit("checkpoint", path=path, remove=remove, **data)
+
+    def _position(self) -> dict[str, Any]:
+        """Where this run stands; the same on every rank."""
+        run = self._run
+        # An epoch that is complete needs nothing remembered of it.
+        inside = 0 < run.batch < self._feed.steps
+        own = {"tally": self._tally.told(), **self._randomness()} if inside else None
+        return {
+            "epoch": run.epoch - 1 if inside else run.epoch,
+            "batch": run.batch if inside else 0,
+            "rows": len(self._feed.rows),
+            "batch_size": self._plan.batch_size,
+            "begun": self._plan.first_epoch if self._plan.resume is None else self._plan.resume["begun"],
+            "ranks": self._context.allgather(own) if inside else [],
+            "callbacks": [callback.state() for callback in self._callbacks],
+        }
+
+    def _restore(self) -> int:
+        resume = self._plan.resume
+        assert resume is not None
+        if len(resume["callbacks"]) == len(self._callbacks):
+            for callback, state in zip(self._callbacks, resume["callbacks"], strict=True):
+                callback.load_state(state)
+        batch = int(resume["batch"])
+        if not batch:
+            return 0
+        if (resume["rows"], resume["batch_size"]) != (len(self._feed.rows), self._plan.batch_size):
+            raise DataError(
+                f"The checkpoint stands in step {batch} of an epoch over {resume['rows']} rows with batch_size="
+                f"{resume['batch_size']}; now there are {len(self._feed.rows)} rows and batch_size="
+                f"{self._plan.batch_size}. Resume with the same data and batch_size, or load it and fit anew."
+            )
+        ranks = resume["ranks"]
+        mine = ranks[self._place.rank] if len(ranks) == self._place.world else None
+        if mine is not None:
+            self._tally = Tally.joined(self._job.metrics, [mine["tally"]])
+            self._load_randomness(mine)
+            return batch
+        # Another number of ranks: the sums so far go on with one of them, random numbers start afresh.
+        self._reseed(int(resume["epoch"]))
+        told = [part["tally"] for part in ranks] if self._place.rank == 0 else []
+        self._tally = Tally.joined(self._job.metrics, told)
+        return batch
+
+    def _reseed(self, epoch: int) -> None:
+        number = np.random.SeedSequence([self._job.seed, epoch, self._place.rank, 1]).generate_state(1)[0]
+        random.seed(int(number))
+        np.random.seed(int(number))
+        self._replica.reseed(self._job.seed, epoch, self._place.rank)
+
+    def _randomness(self) -> dict[str, Any]:
+        name, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
+        version, numbers, spare = random.getstate()
+        return {
+            "framework": self._replica.random_state(),
+            "numpy": [str(name), np.array(keys), int(place), int(has_gauss), float(gauss)],
+            "python": [version, np.array(numbers, np.int64), spare],
+        }
+
+    def _load_randomness(self, told: dict[str, Any]) -> None:
+        self._replica.load_random_state(told["framework"])
+        name, keys, place, has_gauss, gauss = told["numpy"]
+        np.random.set_state((name, np.asarray(keys), place, has_gauss, gauss))
+        version, numbers, spare = told["python"]
+        random.setstate((version, tuple(int(number) for number in numbers), spare))
+
+    def _tell_progress(self) -> None:
+        tally, total = self._tally, len(self._feed.rows)
+        loss = tally.loss_sum / tally.loss_count if tally.loss_count else None
+        rows = min(self._run.batch * self._plan.batch_size, total)
+        self._context.emit("progress", epoch=self._run.epoch, rows=rows, total=total, loss=loss)
+
+    def _tell_steps(self, first_step: int) -> None:
+        told = self._context.allgather(np.array(self._steps, np.float64).reshape(-1, 3))
+        told = [part for part in told if len(part)]
+        if self._place.rank == 0 and told:
+            sums, counts = (sum(part[:, index] for part in told) for index in (0, 1))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                values = {"loss": sums / counts, "lr": told[0][:, 2]}
+            self._context.emit("steps", first=first_step + 1, values=values)
+
+
+def _packed(callback: Callback) -> bytes | None:
+    """A callback on its way back to the user, if it can travel."""
+    try:
+        return bytes(cloudpickle.dumps(callback.__getstate__()))
+    except Exception:
+        return None

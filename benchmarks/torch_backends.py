@@ -1,0 +1,441 @@
+"""PyTorch backends beside what people use without Orca, in one run: steady training, DataFrame to model, predictions.
+
+1   steady rows/s of two local workers, from the second epoch on
+1a    torch_distributed, beside hand-written DDP                        at least 0.98
+1b    horovod, beside hand-written Horovod                              at least 0.95
+1c    parameter_server (synchronous), beside hand-written DDP           at least 0.9
+2   seconds from a DataFrame to a trained model, on a runtime that is already running
+2a    on Ray from a Ray Dataset, beside Ray Train                       at most 0.6
+2p    on Ray from a pandas DataFrame, beside Ray Train                  at most 0.6
+2b    on Spark from a cached DataFrame, beside Spark's TorchDistributor at most 0.6
+      and, if both were measured, each beside the faster of the two peers
+3   rows/s of predictions beside a Spark DataFrame, beside predict_batch_udf: at least 1.5
+4   rows/s of predictions beside a Ray Dataset, beside map_batches: at least 1.0
+
+The sides of a section take turns, in an order that changes from turn to turn; shown are medians over the turns, and
+the median of the ratios within a turn. torch_peers.py holds the other sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import logging
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+# Processes of Ray, Spark and torchrun import the peers by name.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
+
+import torch_peers as peers
+
+from orca import Estimator, init_orca_context, stop_orca_context
+from orca.machine import usable_cpus
+
+SECTIONS = ("1a", "1b", "1c", "2a", "2p", "2b", "3", "4")
+EPOCHS_FROM_FRAME = 2
+BLOCKS = 4
+"""Blocks of the Ray Dataset and partitions of the Spark DataFrame."""
+THREADS = max(1, usable_cpus() // peers.WORLD)
+"""Threads of a hand-written rank: as many as Orca gives to its own."""
+
+Side = Callable[[], float]
+Numbers = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our side beside another one, and what their ratio should be."""
+
+    section: str
+    title: str
+    ours: str
+    peer: str
+    bar: float
+    at_least: bool = True
+
+    def lines(self, found: Numbers) -> list[str]:
+        absent = [side for side in (self.ours, self.peer) if side not in found]
+        if absent:
+            return [f"{self.section:<3} {self.title:<44} not measured: {' and '.join(absent)} failed"]
+        ratios = [ours / peer for ours, peer in zip(found[self.ours], found[self.peer], strict=True)]
+        ratio = statistics.median(ratios)
+        met = ratio >= self.bar if self.at_least else ratio <= self.bar
+        sign = ">=" if self.at_least else "<="
+        head = f"{self.section:<3} {self.title:<44} ratio {ratio:>6.3f}   bar {sign} {self.bar:<5}"
+        shown = [f"{head} {'met' if met else 'MISSED'}   turns: {', '.join(f'{one:.3f}' for one in ratios)}"]
+        for role, side in (("ours", self.ours), ("peer", self.peer)):
+            shown.append(f"      {role}  {side:<38} {number(statistics.median(found[side]))}   {each(found[side])}")
+        return shown
+
+
+def number(value: float) -> str:
+    """Rows/s are large, seconds small."""
+    return f"{value:>9,.0f} rows/s" if value >= 1000 else f"{value:>9.2f} s     "
+
+
+def each(values: list[float]) -> str:
+    return f"({', '.join(number(value).split()[0] for value in values)})"
+
+
+def take_turns(sides: dict[str, Side], turns: int, warm: bool = False) -> Numbers:
+    """Run the sides alternately; one that fails is told and left out from then on."""
+    found: Numbers = {name: [] for name in sides}
+    for turn in range(-1 if warm else 0, turns):
+        order = list(found) if turn % 2 else list(reversed(found))
+        for name in order:
+            try:
+                value = sides[name]()
+            except Exception as error:
+                print(f"  {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
+                del found[name]
+                continue
+            print(f"  {'warm-up' if turn < 0 else f'turn {turn + 1}'}: {name:<38} {number(value)}", flush=True)
+            if turn >= 0:
+                found[name].append(value)
+    return found
+
+
+def estimator(backend: str = "torch_distributed") -> Estimator:
+    return Estimator.from_torch(
+        model=peers.Mlp,
+        optimizer=lambda model, config: peers.sgd(model),
+        loss=nn.CrossEntropyLoss(),
+        config={},
+        backend=backend,
+        workers=peers.WORLD,
+        seed=peers.SEED,
+    )
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+# 1: steady training --------------------------------------------------------------------------------------------------
+
+STEADY = (
+    Comparison("1a", "steady training, torch_distributed", "Orca torch_distributed", "hand-written DDP", 0.98),
+    Comparison("1b", "steady training, horovod", "Orca horovod", "hand-written Horovod", 0.95),
+    Comparison("1c", "steady training, parameter_server", "Orca parameter_server", "hand-written DDP", 0.9),
+)
+
+
+def steady(wanted: set[str], options: argparse.Namespace) -> list[str]:
+    x, y = peers.make_rows(options.rows)
+    losses: dict[str, float] = {}
+
+    def ours(backend: str) -> float:
+        init_orca_context(cores=peers.WORLD)
+        try:
+            history = estimator(backend).fit(x, y, epochs=options.epochs, batch_size=options.batch_size, progress=False)
+        finally:
+            stop_orca_context()
+        losses[f"Orca {backend}"] = history["loss"][-1]
+        return statistics.median(history["rows_per_s"][1:])
+
+    def by_hand(name: str, train: Any, folder: str) -> float:
+        rates, losses[name] = train(folder, options.epochs, options.batch_size, THREADS)
+        return statistics.median(rates[1:])
+
+    compared = [one for one in STEADY if one.section in wanted]
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/x.npy", x)
+        np.save(f"{folder}/y.npy", y)
+        every: dict[str, Side] = {
+            "hand-written DDP": lambda: by_hand("hand-written DDP", peers.ddp_by_hand, folder),
+            "Orca torch_distributed": lambda: ours("torch_distributed"),
+            "Orca parameter_server": lambda: ours("parameter_server"),
+            "hand-written Horovod": lambda: by_hand("hand-written Horovod", peers.horovod_by_hand, folder),
+            "Orca horovod": lambda: ours("horovod"),
+        }
+        needed = {side for one in compared for side in (one.ours, one.peer)}
+        found = take_turns({name: side for name, side in every.items() if name in needed}, options.turns)
+    print(f"  loss of the last epoch (hand-written: rank 0's): { {k: round(v, 4) for k, v in losses.items()} }")
+    return [line for one in compared for line in one.lines(found)]
+
+
+# 2: from a DataFrame to a trained model ------------------------------------------------------------------------------
+
+
+def start_ray(cpus: int) -> Any:
+    import ray
+    import ray.data
+
+    # Ray's accelerator probe would otherwise warn at each start that CPU actors see no GPU.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    return ray
+
+
+def ray_dataset(x: Any, y: Any) -> Any:
+    """Blocks in Ray's own favourite form: Arrow with a tensor column."""
+    import ray.data
+
+    def name(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"features": batch["data"][:, :-1].copy(), "label": batch["data"][:, -1].astype("i8")}
+
+    joined = np.column_stack([x, y.astype("f4")])
+    return ray.data.from_numpy(np.array_split(joined, BLOCKS)).map_batches(name, batch_size=None).materialize()
+
+
+def start_spark() -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(f"local[{peers.WORLD}]").appName("torch_backends")
+    for key, value in {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("FATAL")
+    return session
+
+
+def arrow_table(x: Any, y: Any) -> Any:
+    import pyarrow as pa
+
+    offsets = pa.array(np.arange(0, x.size + 1, x.shape[1], dtype="i4"))
+    return pa.table({"features": pa.ListArray.from_arrays(offsets, pa.array(x.reshape(-1))), "label": y})
+
+
+def spark_frame(session: Any, x: Any, y: Any) -> Any:
+    frame = session.createDataFrame(arrow_table(x, y)).repartition(BLOCKS).cache()
+    frame.count()
+    return frame
+
+
+def from_frames(wanted: set[str], options: argparse.Namespace) -> list[str]:
+    x, y = peers.make_rows(options.rows)
+    sides: dict[str, Side] = {}
+    compared: list[Comparison] = []
+
+    def ours(runtime: str, data: Any) -> float:
+        """Estimator made, ranks started, data moved, trained, model in hand: the runtime itself runs already."""
+        init_orca_context(runtime=runtime)
+
+        def work() -> None:
+            est = estimator()
+            columns = {"feature_cols": ["features"], "label_cols": "label"}
+            est.fit(data, **columns, epochs=EPOCHS_FROM_FRAME, batch_size=options.batch_size, progress=False)
+            est.get_model()
+
+        try:
+            return seconds_of(work)
+        finally:
+            stop_orca_context()  # ends the ranks, so that each turn starts new ones
+
+    def ray_train(data: Callable[[], Any]) -> float:
+        return seconds_of(lambda: peers.ray_train(data(), EPOCHS_FROM_FRAME, options.batch_size))
+
+    def distributor(data: Any) -> float:
+        local_mode = not options.distributor_on_executors
+        return seconds_of(lambda: peers.torch_distributor(data, EPOCHS_FROM_FRAME, options.batch_size, local_mode))
+
+    # Ray Train's workers hold one CPU each while they train; Ray Data may want others beside them.
+    ray = start_ray(2 * peers.WORLD) if wanted & {"2a", "2p"} else None
+    session = start_spark() if "2b" in wanted else None
+    try:
+        if "2a" in wanted:
+            dataset = ray_dataset(x, y)
+            sides["Orca on Ray, Ray Dataset"] = lambda: ours("ray", dataset)
+            sides["Ray Train, Ray Dataset"] = lambda: ray_train(lambda: dataset)
+            compared.append(
+                _seconds("2a", "Ray Dataset to model", "Orca on Ray, Ray Dataset", "Ray Train, Ray Dataset")
+            )
+        if "2p" in wanted:
+            import pandas as pd
+
+            table = pd.DataFrame({"features": list(x), "label": y})
+            sides["Orca on Ray, pandas"] = lambda: ours("ray", table)
+            sides["Ray Train, pandas"] = lambda: ray_train(lambda: ray.data.from_pandas(table))
+            compared.append(_seconds("2p", "pandas DataFrame to model", "Orca on Ray, pandas", "Ray Train, pandas"))
+        if "2b" in wanted:
+            frame = spark_frame(session, x, y)
+            sides["Orca on Spark"] = lambda: ours("spark", frame)
+            sides["TorchDistributor"] = lambda: distributor(frame)
+            compared.append(_seconds("2b", "Spark DataFrame to model", "Orca on Spark", "TorchDistributor"))
+        found = take_turns(sides, options.turns)
+    finally:
+        if session is not None:
+            session.stop()
+        if ray is not None:
+            ray.shutdown()
+    return [line for one in [*compared, *_overall(found)] for line in one.lines(found)]
+
+
+def _seconds(section: str, title: str, ours: str, peer: str) -> Comparison:
+    return Comparison(section, title, ours, peer, 0.6, at_least=False)
+
+
+def _overall(found: Numbers) -> list[Comparison]:
+    """Each of ours beside the fastest peer of any runtime."""
+    rivals = [name for name in found if not name.startswith("Orca")]
+    if len({name.split(",")[0] for name in rivals}) < 2:
+        return []
+    best = min(rivals, key=lambda name: statistics.median(found[name]))
+    ours = [name for name in found if name.startswith("Orca")]
+    return [_seconds("2", f"overall, {name.removeprefix('Orca ')}, faster peer", name, best) for name in ours]
+
+
+# 3 and 4: predictions ------------------------------------------------------------------------------------------------
+
+
+def trained(x: Any, y: Any) -> Estimator:
+    """An estimator that has learned a little, on the context's runtime."""
+    est = estimator()
+    est.fit(x[:2_000], y[:2_000], batch_size=256, progress=False)
+    return est
+
+
+def predict_on_spark(options: argparse.Namespace) -> list[str]:
+    x, y = peers.make_rows(options.rows)
+    session = start_spark()
+    try:
+        frame = spark_frame(session, x, y)
+        init_orca_context(runtime="spark")
+        est = trained(x, y)
+        theirs = peers.spark_predict(frame, est.get_model(), options.batch_size)
+
+        def rate(made: Callable[[], Any]) -> float:
+            return options.rows / seconds_of(lambda: made().write.format("noop").mode("overwrite").save())
+
+        sides: dict[str, Side] = {
+            "Orca on Spark": lambda: rate(
+                lambda: est.predict(frame, feature_cols=["features"], batch_size=options.batch_size)
+            ),
+            "predict_batch_udf": lambda: rate(lambda: theirs),
+        }
+        _check_same(est.predict(frame, feature_cols=["features"]).limit(50).toPandas(), theirs.limit(50).toPandas())
+        found = take_turns(sides, options.turns, warm=True)
+    finally:
+        stop_orca_context()
+        session.stop()
+    return Comparison("3", "predict, Spark DataFrame", "Orca on Spark", "predict_batch_udf", 1.5).lines(found)
+
+
+def predict_on_ray(options: argparse.Namespace) -> list[str]:
+    x, y = peers.make_rows(options.rows)
+    ray = start_ray(peers.WORLD)
+    try:
+        dataset = ray_dataset(x, y)
+        init_orca_context(runtime="ray")
+        est = trained(x, y)
+        model = est.get_model()
+        est.shutdown()  # its ranks, so that they hold no CPU beside either side
+        made: dict[str, Any] = {}
+
+        def rate(name: str, predicted: Callable[[], Any]) -> float:
+            def work() -> None:
+                made[name] = predicted().materialize()
+
+            return options.rows / seconds_of(work)
+
+        sides: dict[str, Side] = {
+            "Orca on Ray": lambda: rate(
+                "ours", lambda: est.predict(dataset, feature_cols=["features"], batch_size=options.batch_size)
+            ),
+            "map_batches": lambda: rate("theirs", lambda: peers.ray_predict(dataset, model, options.batch_size)),
+        }
+        found = take_turns(sides, options.turns, warm=True)
+        if len(made) == 2:
+            _check_same(*(made[name].limit(50).to_pandas() for name in ("ours", "theirs")))
+    finally:
+        stop_orca_context()
+        ray.shutdown()
+    return Comparison("4", "predict, Ray Dataset", "Orca on Ray", "map_batches", 1.0).lines(found)
+
+
+def _check_same(ours: Any, theirs: Any) -> None:
+    """Both sides predict the same for the same row."""
+    for one, other in ((ours, theirs),):
+        known = {tuple(np.asarray(row)[:4]): np.asarray(value) for row, value in zip(one.features, one.prediction)}
+        matched = 0
+        for row, value in zip(other.features, other.prediction):
+            mine = known.get(tuple(np.asarray(row)[:4]))
+            if mine is not None:
+                assert np.allclose(mine, value, atol=1e-4), "the two sides predict different numbers"
+                matched += 1
+        print(f"  {matched} rows compared: both sides predict the same", flush=True)
+
+
+def facts() -> str:
+    names = ("torch", "horovod", "ray", "pyspark", "pyarrow", "pandas", "numpy")
+    versions = []
+    for name in names:
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"no {name}")
+    load = os.getloadavg()[0]
+    return (
+        f"{usable_cpus()} cores, {THREADS} threads per rank, load {load:.1f}; Python {platform.python_version()}, "
+        + (", ".join(versions))
+    )
+
+
+def chosen(text: str) -> set[str]:
+    """Sections named in full or by their number."""
+    asked = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [part for part in asked if not any(section.startswith(part) for section in SECTIONS)]
+    if unknown:
+        raise SystemExit(f"--only {text}: there is no section {', '.join(unknown)}. Sections: {', '.join(SECTIONS)}.")
+    return {section for section in SECTIONS if any(section.startswith(part) for part in asked)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--epochs", type=int, default=4, help="epochs of the steady sections; the first is not counted")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, such as 1a,2b or 1,3")
+    parser.add_argument(
+        "--distributor-on-executors",
+        action="store_true",
+        help="run TorchDistributor with local_mode=False, which is slower here",
+    )
+    options = parser.parse_args()
+    wanted = chosen(options.only)
+    head = [
+        f"{options.rows:,} rows x {peers.FEATURES} float32, batch {options.batch_size} over {peers.WORLD} workers, "
+        f"{options.turns} turns",
+        facts(),
+    ]
+    print("\n".join(head), flush=True)
+    report: list[str] = []
+    if wanted & {"1a", "1b", "1c"}:
+        report += steady(wanted, options)
+    if wanted & {"2a", "2p", "2b"}:
+        report += from_frames(wanted, options)
+    if "3" in wanted:
+        report += predict_on_spark(options)
+    if "4" in wanted:
+        report += predict_on_ray(options)
+    print("\n" + "\n".join([*head, *report]))
+
+
+if __name__ == "__main__":
+    main()

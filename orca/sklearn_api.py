@@ -1,0 +1,71 @@
+"""The scikit-learn contract of an estimator: parameters, cloning, tags and score; scikit-learn is not imported."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from orca.errors import ArgumentError, suggest
+
+KEEPS_STATE = ("epochs", "batch_size", "metrics", "workers", "backend", "model_dir", "seed")
+"""Parameters that can change without making another model of it."""
+
+
+class SklearnApi:
+    """Parameters by name, as given to the ``from_*`` method that made the estimator.
+
+    ``config__lr`` stands for the entry "lr" of ``config``.
+    """
+
+    _maker: Callable[..., Any] | None = None
+    _params: dict[str, Any]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All parameters; with `deep` the entries of ``config`` as well, as ``config__<name>``."""
+        params = dict(self._params)
+        if deep:
+            params |= {f"config__{key}": value for key, value in (params.get("config") or {}).items()}
+        return params
+
+    def set_params(self, **params: Any) -> Any:
+        """Change parameters. What was learned stays, unless it belongs to another model or optimizer."""
+        if not params:
+            return self
+        changed = dict(self._params)
+        for name, value in params.items():
+            head, _, entry = name.partition("__")
+            if head not in changed or (entry and head != "config"):
+                known = ", ".join(changed)
+                raise ArgumentError(f"set_params does not know {name!r}. Parameters: {known}." + suggest(head, changed))
+            changed[head] = {**(changed["config"] or {}), entry: value} if entry else value
+        fresh = self._remake(changed)
+        changes = {name.partition("__")[0] for name in params}
+        kept = self._learned(with_optimizer=changes <= set(KEEPS_STATE)) if "model" not in changes else {}
+        self.__dict__ = {**fresh.__dict__, **kept}
+        return self
+
+    def _learned(self, with_optimizer: bool) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _remake(self, params: dict[str, Any]) -> Any:
+        if self._maker is None:
+            raise ArgumentError("This estimator was not made by a from_* method: its parameters cannot change.")
+        return self._maker(**params)
+
+    def __sklearn_clone__(self) -> Any:
+        # In one piece: an optimizer object has to stay bound to its model.
+        return self._remake(copy.deepcopy(self._params))
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=True, multi_output=True),
+            input_tags=InputTags(two_d_array=True, three_d_array=True, allow_nan=True),
+            non_deterministic=False,
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        raise NotImplementedError

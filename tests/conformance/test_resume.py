@@ -1,0 +1,146 @@
+"""Exact resume: a run that lost a rank and went on ends with the very bits of a run that was left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from orca import Estimator, WorkerError
+from orca.callbacks import Callback
+from orca.context import Context
+from orca.triggers import EveryEpoch, SeveralIteration
+from tests.conformance.models import make_data
+
+STEPS = 100
+
+
+class Network(nn.Module):
+    """With dropout and batch norm, whose random numbers and statistics a checkpoint has to hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+class KillOnce(Callback):
+    """Kills a rank after a step, unless the file says that it already has."""
+
+    acts_on_batches = False
+
+    def __init__(self, step: int, mark: str, rank: int = 1) -> None:
+        self.at, self.mark, self.victim = step, mark, rank
+
+    def after_batch(self, run):
+        if run.step == self.at and run.rank == self.victim and not os.path.exists(self.mark):
+            open(self.mark, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def estimator(backend: str, **more) -> Estimator:
+    return Estimator.from_torch(
+        model=Network,
+        optimizer=torch.optim.Adam,
+        loss=nn.CrossEntropyLoss(),
+        config={"lr": 0.01},
+        metrics=["accuracy", "auc"],
+        scheduler_creator=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 30, gamma=0.5),
+        scheduler_step="step",
+        workers=2,
+        seed=11,
+        backend=backend,
+        **more,
+    )
+
+
+def same(one: Estimator, two: Estimator) -> None:
+    for key, value in one.get_state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), two.get_state_dict()[key].numpy(), err_msg=key)
+    first, second = one._state["optimizer"], two._state["optimizer"]
+    for left, right in zip(_leaves(first), _leaves(second), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def _leaves(tree):
+    if isinstance(tree, dict):
+        return [leaf for key in tree for leaf in _leaves(tree[key])]
+    if isinstance(tree, list):
+        return [leaf for value in tree for leaf in _leaves(value)]
+    return [] if tree is None else [tree]
+
+
+def test_a_killed_rank_and_an_automatic_resume_leave_no_trace_in_the_weights(context: Context, backend, tmp_path):
+    # 37 steps an epoch: the checkpoint of step 50 stands in the middle of the second.
+    x, y = make_data(37 * 8 - 3)
+    whole = estimator(backend)
+    told = whole.fit(x, y, batch_size=8, max_steps=STEPS)
+    broken = estimator(backend)
+    kill = KillOnce(57, str(tmp_path / "killed"))
+    history = broken.fit(
+        x, y, batch_size=8, max_steps=STEPS, checkpoint_trigger=SeveralIteration(50), max_failures=1, callbacks=[kill]
+    )
+    assert os.path.exists(tmp_path / "killed")
+    assert broken.step == whole.step == STEPS
+    same(whole, broken)
+    for name in ("loss", "accuracy", "auc", "lr"):
+        assert history[name] == told[name], name
+    assert [record["epoch"] for record in history] == [1, 2, 3]
+
+
+def test_too_many_failures_are_told(local: Context, tmp_path):
+    class KillAlways(KillOnce):
+        def after_batch(self, run):
+            if run.step == self.at and run.rank == self.victim:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    x, y = make_data(80)
+    with pytest.raises(WorkerError, match="rank 1 .* died"):
+        estimator("torch_distributed").fit(x, y, batch_size=8, epochs=2, max_failures=1, callbacks=[KillAlways(5, "")])
+
+
+def test_a_stopped_run_goes_on_from_its_folder_in_another_process_and_size(local: Context, tmp_path):
+    x, y = make_data(100)
+    whole = estimator("torch_distributed")
+    whole.fit(x, y, batch_size=8, epochs=3)
+    folder = str(tmp_path / "run")
+    first = estimator("torch_distributed", model_dir=folder)
+    first.fit(x, y, batch_size=8, epochs=3, max_steps=20, checkpoint_trigger=SeveralIteration(20))
+    assert os.listdir(folder) == ["checkpoint-20"]
+    second = estimator("torch_distributed", model_dir=folder)
+    history = second.fit(x, y, batch_size=8, epochs=3, resume=True)
+    assert [record["epoch"] for record in history] == [2, 3]
+    same(whole, second)
+    # In memory too, and from a path; another backend takes the state over as it is.
+    first.fit(x, y, batch_size=8, epochs=3, resume=True)
+    same(whole, first)
+    third = estimator("parameter_server")
+    third.fit(x, y, batch_size=8, epochs=3, resume=f"{folder}/checkpoint-20")
+    for key, value in third.get_state_dict().items():
+        np.testing.assert_allclose(value.numpy(), whole.get_state_dict()[key].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_state_of_epoch_0_is_loaded(context: Context, backend, tmp_path):
+    x, y = make_data(64)
+    first = estimator(backend, model_dir=str(tmp_path))
+    first.fit(x, y, batch_size=8, epochs=1, max_steps=3, checkpoint_trigger=SeveralIteration(3))
+    first.epoch = 0
+    first.save(str(tmp_path / "zero"))
+    second = estimator(backend).load(str(tmp_path / "zero"))
+    assert second.epoch == 0
+    same(first, second)
+    assert second.evaluate(x, y) == first.evaluate(x, y)
+
+
+def test_resume_with_other_data_is_refused_with_both_numbers(local: Context, tmp_path):
+    x, y = make_data(64)
+    est = estimator("torch_distributed", model_dir=str(tmp_path))
+    est.fit(x, y, batch_size=8, max_steps=3, checkpoint_trigger=EveryEpoch())
+    with pytest.raises(WorkerError, match="step 3 of an epoch over 64 rows with batch_size=8; now there are 60 rows"):
+        est.fit(x[:60], y[:60], batch_size=8, resume=True)

@@ -1,0 +1,593 @@
+"""Loggers: what they write is read back with the tools it is meant for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+import orca.callbacks
+import orca.loggers
+from orca.callbacks import Logger, split
+from orca.errors import ArgumentError, MissingPackageError
+from orca.loggers import CSVLogger, JSONLLogger, MLflow, TensorBoard
+
+ABOUT = {
+    "backend": "torch_distributed",
+    "framework": "torch",
+    "workers": 2,
+    "batch_size": 32,
+    "epochs": 2,
+    "seed": 0,
+    "config": {"lr": 0.1, "model": {"width": 8, "layers": [4, 4]}},
+}
+
+
+def record(epoch, **more):
+    given = {"epoch": epoch, "loss": 1 / epoch, "accuracy": 0.5, "lr": 0.1, "rows": 64, "seconds": 0.5}
+    return {**given, "rows_per_s": 128.0, "step": 2 * epoch, **more}
+
+
+class Overwriting(MemoryFileSystem):
+    """A store that, as some object stores do, takes mode "ab" and overwrites."""
+
+    protocol = ("overwriting",)
+    store: dict = {}  # noqa: RUF012
+    pseudo_dirs = [""]  # noqa: RUF012
+
+    def _open(self, path, mode="rb", **options):
+        return super()._open(path, mode.replace("a", "w"), **options)
+
+
+fsspec.register_implementation("overwriting", Overwriting, clobber=True)
+
+
+@pytest.fixture(params=["local", "file", "memory", "overwriting"])
+def folder(request, tmp_path):
+    """A folder that is not there yet, on each kind of path."""
+    if request.param in ("local", "file"):
+        return f"{'file://' if request.param == 'file' else ''}{tmp_path}/deep/runs"
+    return f"{request.param}://{tmp_path.name}/deep/runs"
+
+
+def read(path):
+    with fsspec.open(path, "r", newline="") as file:
+        return file.read()
+
+
+def csv_rows(path):
+    return list(csv.DictReader(io.StringIO(read(path), newline="")))
+
+
+def json_lines(path):
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in read(path).splitlines()]
+
+
+# CSVLogger
+
+
+def test_csv_has_every_epoch_while_the_run_goes_on(folder):
+    logger = CSVLogger(f"{folder}/log.csv")
+    logger.start(ABOUT)
+    for epoch in (1, 2, 3):
+        logger.epoch(record(epoch))
+        rows = csv_rows(f"{folder}/log.csv")
+        assert [float(row["loss"]) for row in rows] == [1 / n for n in range(1, epoch + 1)]
+    logger.end(None)
+
+
+def test_csv_columns_grow_and_old_lines_stay(folder):
+    logger = CSVLogger(f"{folder}/log.csv")
+    logger.start(ABOUT)
+    logger.epoch({"epoch": 1, "loss": 0.5})
+    logger.epoch({"epoch": 2, "loss": 0.25, "val_loss": 0.75})
+    logger.epoch({"epoch": 3, "loss": 0.125})
+    logger.epoch({"epoch": 4, "val_loss": 0.5, "note": 'a "b", c\nd'})
+    assert csv_rows(f"{folder}/log.csv") == [
+        {"epoch": "1", "loss": "0.5", "val_loss": "", "note": ""},
+        {"epoch": "2", "loss": "0.25", "val_loss": "0.75", "note": ""},
+        {"epoch": "3", "loss": "0.125", "val_loss": "", "note": ""},
+        {"epoch": "4", "loss": "", "val_loss": "0.5", "note": 'a "b", c\nd'},
+    ]
+
+
+def test_csv_replaces_an_old_file_and_continues_in_a_second_fit(folder):
+    for _ in range(2):
+        logger = CSVLogger(f"{folder}/log.csv")
+        for first in (1, 3):
+            logger.start(ABOUT)
+            logger.epoch(record(first))
+            logger.epoch(record(first + 1, val_loss=0.5))
+            logger.end(None)
+        assert [row["epoch"] for row in csv_rows(f"{folder}/log.csv")] == ["1", "2", "3", "4"]
+        assert [row["val_loss"] for row in csv_rows(f"{folder}/log.csv")] == ["", "0.5", "", "0.5"]
+
+
+def test_csv_appends_to_what_another_process_left_cut_off(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,loss\n1,0.5\n2,0.2")
+    logger = CSVLogger(path, append=True)
+    logger.start(ABOUT)
+    logger.epoch({"epoch": 3, "loss": 0.125, "extra": 1})
+    logger.end(None)
+    assert path.read_text() == "epoch,loss,extra\n1,0.5,\n2,0.2,\n3,0.125,1\n"
+
+
+def test_csv_values_read_back_as_they_were(tmp_path):
+    values = {"epoch": np.int64(1), "a": np.float32(0.1), "b": math.pi, "c": math.nan, "d": -math.inf, "e": [1, 2]}
+    logger = CSVLogger(tmp_path / "log.csv")
+    logger.start(ABOUT)
+    logger.epoch({**values, "f": None, "g": True, "h": np.array(2.5)})
+    row = csv_rows(str(tmp_path / "log.csv"))[0]
+    assert np.float32(row["a"]) == np.float32(0.1)
+    assert float(row["b"]) == math.pi
+    assert math.isnan(float(row["c"]))
+    assert float(row["d"]) == -math.inf
+    assert [row[name] for name in ("epoch", "e", "f", "g", "h")] == ["1", "[1, 2]", "", "True", "2.5"]
+
+
+def test_csv_leaves_only_its_own_file_and_keeps_a_link(tmp_path):
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    logger = CSVLogger(tmp_path / "link.csv")
+    logger.start(ABOUT)
+    logger.epoch(record(1))
+    assert (tmp_path / "link.csv").is_symlink()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.csv", "real.csv"]
+
+
+def test_csv_lines_survive_a_killed_process(tmp_path):
+    code = f"""
+import os, signal
+from orca.loggers import CSVLogger, JSONLLogger
+loggers = CSVLogger({str(tmp_path / "log.csv")!r}), JSONLLogger({str(tmp_path / "log.jsonl")!r})
+for logger in loggers:
+    logger.start({{}})
+    logger.epoch({{"epoch": 1, "loss": 0.5}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert ended.returncode == -9
+    assert (tmp_path / "log.csv").read_text() == "epoch,loss\n1,0.5\n"
+    assert (tmp_path / "log.jsonl").read_text() == '{"epoch": 1, "loss": 0.5}\n'
+
+
+# JSONLLogger
+
+
+def test_jsonl_has_one_object_per_epoch(folder):
+    logger = JSONLLogger(f"{folder}/log.jsonl")
+    logger.start(ABOUT)
+    logger.steps(1, {"loss": np.ones(2), "lr": np.ones(2)})
+    logger.epoch(record(1))
+    assert json_lines(f"{folder}/log.jsonl") == [record(1)]
+    logger.epoch(record(2))
+    logger.end(None)
+    assert json_lines(f"{folder}/log.jsonl") == [record(1), record(2)]
+
+
+def test_jsonl_writes_steps_where_asked(folder):
+    logger = JSONLLogger(f"{folder}/log.jsonl", steps=True)
+    logger.start(ABOUT)
+    logger.steps(3, {"loss": np.array([0.5, np.nan, np.inf]), "lr": np.full(3, 0.25, np.float32)})
+    logger.epoch({"epoch": 2, "loss": 0.5})
+    assert json_lines(f"{folder}/log.jsonl") == [
+        {"step": 3, "loss": 0.5, "lr": 0.25},
+        {"step": 4, "loss": None, "lr": 0.25},
+        {"step": 5, "loss": None, "lr": 0.25},
+        {"epoch": 2, "loss": 0.5},
+    ]
+
+
+def test_jsonl_has_null_for_what_json_has_no_word_for(tmp_path):
+    logger = JSONLLogger(tmp_path / "log.jsonl")
+    logger.start(ABOUT)
+    logger.epoch({"epoch": np.int32(1), "a": math.nan, "b": [math.inf, {"c": np.array([1.0, np.nan])}], "d": 1 + 2j})
+    assert json_lines(str(tmp_path / "log.jsonl")) == [
+        {"epoch": 1, "a": None, "b": [None, {"c": [1.0, None]}], "d": "(1+2j)"}
+    ]
+
+
+def test_jsonl_appends_to_an_old_file_unless_told_otherwise(folder):
+    path = f"{folder}/log.jsonl"
+    for _ in range(2):
+        logger = JSONLLogger(path)
+        logger.start(ABOUT)
+        logger.epoch({"epoch": 1})
+    assert json_lines(path) == [{"epoch": 1}] * 2
+    logger = JSONLLogger(path, append=False)
+    for epoch in (5, 6):
+        logger.start(ABOUT)
+        logger.epoch({"epoch": epoch})
+        logger.end(None)
+    assert json_lines(path) == [{"epoch": 5}, {"epoch": 6}]
+
+
+def test_jsonl_begins_a_new_line_after_one_that_was_cut_off(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"epoch": 1}\n{"epo')
+    logger = JSONLLogger(path)
+    logger.start(ABOUT)
+    logger.epoch({"epoch": 2})
+    assert path.read_text() == '{"epoch": 1}\n{"epo\n{"epoch": 2}\n'
+
+
+# TensorBoard
+
+
+READER = """
+import json, sys, types
+# Chooses TensorBoard's own file access: TensorFlow's is slow to import.
+sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+told = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})
+told.Reload()
+found = {tag: [(p.step, p.value, p.wall_time) for p in told.Scalars(tag)] for tag in told.Tags()["scalars"]}
+print(json.dumps(found))
+"""
+
+
+def events(folder):
+    """What TensorBoard itself finds in a folder, read in a process of its own."""
+    said = subprocess.run(
+        [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, timeout=120, check=True
+    )
+    return json.loads(said.stdout)
+
+
+def told(found):
+    return {tag: [(step, pytest.approx(value)) for step, value, _ in points] for tag, points in found.items()}
+
+
+def fit_twice(logger):
+    for first in (1, 3):
+        logger.start(ABOUT)
+        for epoch in (first, first + 1):
+            loss = np.array([0.5, 0.25]) / epoch
+            logger.steps(2 * epoch - 1, {"loss": loss, "lr": np.full(2, 0.1)})
+            logger.epoch(record(epoch, val_loss=0.75 / epoch, val_accuracy=0.25, note="text"))
+        logger.end(None)
+
+
+def test_tensorboard_reads_train_and_validation_of_two_fits(tmp_path):
+    logger = TensorBoard(tmp_path / "runs", name="digits")
+    fit_twice(logger)
+    train = told(events(tmp_path / "runs" / "digits" / "train"))
+    losses = [value for epoch in range(1, 5) for value in (0.5 / epoch, 0.25 / epoch)]
+    assert train["loss"] == [(step, pytest.approx(value)) for step, value in enumerate(losses, 1)]
+    assert [step for step, _ in train["lr"]] == list(range(1, 9))
+    assert train["epoch_loss"] == [(2 * epoch, pytest.approx(1 / epoch)) for epoch in range(1, 5)]
+    assert train["accuracy"] == [(2 * epoch, 0.5) for epoch in range(1, 5)]
+    assert train["rows_per_s"] == [(2 * epoch, 128.0) for epoch in range(1, 5)]
+    assert set(train) == {"loss", "lr", "epoch_loss", "epoch_lr", "accuracy", "rows_per_s"}
+    validation = told(events(tmp_path / "runs" / "digits" / "validation"))
+    assert validation["loss"] == [(2 * epoch, pytest.approx(0.75 / epoch)) for epoch in range(1, 5)]
+    assert set(validation) == {"loss", "accuracy"}
+
+
+def test_tensorboard_points_are_what_the_files_hold(tmp_path):
+    logger = TensorBoard(str(tmp_path))
+    fit_twice(logger)
+    for part in ("train", "validation"):
+        for tag, points in events(tmp_path / part).items():
+            kept = logger.points[part, tag]
+            assert [(step, wall) for step, _, wall in kept] == [(step, wall) for step, _, wall in points]
+            np.testing.assert_allclose([value for _, value, _ in kept], [value for _, value, _ in points], rtol=1e-6)
+        assert {tag for given, tag in logger.points if given == part} == set(events(tmp_path / part))
+
+
+def test_tensorboard_has_the_events_before_the_run_ends(tmp_path):
+    logger = TensorBoard(tmp_path)
+    logger.start(ABOUT)
+    logger.epoch(record(1))
+    assert told(events(tmp_path / "train"))["loss"] == [(2, 1.0)]
+    assert not (tmp_path / "validation").exists()
+
+
+def test_tensorboard_takes_nan_infinity_and_a_record_without_step(tmp_path):
+    logger = TensorBoard(tmp_path)
+    logger.start(ABOUT)
+    logger.epoch({"epoch": 3, "loss": math.nan, "val_loss": math.inf, "huge": 1e300})
+    found = events(tmp_path / "train")
+    assert found["loss"][0][0] == 3
+    assert math.isnan(found["loss"][0][1])
+    assert found["huge"][0][1] == math.inf
+    assert events(tmp_path / "validation")["loss"][0][1] == math.inf
+
+
+def test_tensorboard_goes_on_in_a_new_file_when_one_is_large(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(orca.loggers._EventFile, "LARGE", 10_000)
+    logger = TensorBoard(folder)
+    logger.start(ABOUT)
+    count = 120
+    for part in range(2):
+        logger.steps(1 + part * count, {"loss": np.arange(count) % 7, "lr": np.full(count, 0.5)})
+    logger.steps(2 * count + 1, {"loss": np.zeros(1)})
+    files, target = fsspec.core.url_to_fs(f"{folder}/train")
+    assert len(files.ls(target)) == 2
+    files.get(target, str(tmp_path / "copy"), recursive=True)
+    assert [point[0] for point in events(tmp_path / "copy")["loss"]] == list(range(1, 2 * count + 2))
+
+
+def test_tensorboard_steps_told_again_replace_the_old_ones(tmp_path):
+    logger = TensorBoard(tmp_path)
+    logger.start(ABOUT)
+    logger.steps(1, {"loss": np.arange(6.0)})
+    logger.start(ABOUT)
+    logger.steps(4, {"loss": np.array([10.0, 11.0])})
+    assert [point[:2] for point in logger.summary("train", "loss")] == [(1, 0), (2, 1), (3, 2), (4, 10), (5, 11)]
+
+
+def test_tensorboard_summary_forgives_spelling_and_knows_the_old_names(tmp_path):
+    logger = TensorBoard(tmp_path)
+    fit_twice(logger)
+    for given, tag in [("Loss", "loss"), ("LearningRate", "lr"), ("learning_rate", "lr"), ("EPOCH_loss", "epoch_loss")]:
+        assert logger.summary("train", given) == logger.points["train", tag]
+    assert logger.summary("train", "Throughput") == logger.points["train", "rows_per_s"]
+    for given in ("Top1Accuracy", "Accuracy", "val_accuracy"):
+        assert logger.summary("validation", given) == logger.points["validation", "accuracy"]
+    copy = logger.summary("train", "loss")
+    copy.clear()
+    assert logger.summary("train", "loss")
+
+
+def test_tensorboard_summary_says_what_there_is(tmp_path):
+    logger = TensorBoard(tmp_path)
+    with pytest.raises(ArgumentError, match=r"split='train' has no values yet\. Call fit"):
+        logger.summary("train", "loss")
+    logger.start(ABOUT)
+    logger.epoch(record(1))
+    with pytest.raises(ArgumentError, match=r"tag='accurcy'.*train scalars: loss, accuracy.*mean 'accuracy'"):
+        logger.summary("train", "accurcy")
+    with pytest.raises(ArgumentError, match="validation_data="):
+        logger.summary("validation", "loss")
+    with pytest.raises(ArgumentError, match=r"split='valid'.*mean 'validation'"):
+        logger.summary("valid", "loss")
+
+
+def test_tensorboard_imports_no_framework(tmp_path):
+    code = f"""
+import sys
+from orca.loggers import TensorBoard
+logger = TensorBoard({str(tmp_path)!r})
+logger.start({{}})
+logger.steps(1, {{"loss": [0.5]}})
+logger.epoch({{"epoch": 1, "loss": 0.5, "val_loss": 0.5}})
+logger.end(None)
+print([name for name in ("torch", "tensorflow", "keras", "mlflow") if name in sys.modules])
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+# MLflow
+
+
+@pytest.fixture(autouse=True)
+def mlflow_settings(monkeypatch):
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # since MLflow 3 files are refused without it
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(params=["file", "sqlite"])
+def store(request, tmp_path, monkeypatch):
+    """A tracking store of its own; MLflow's global settings are as before after the test."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    if request.param == "sqlite":
+        # mlflow-skinny does not bring them.
+        pytest.importorskip("sqlalchemy")
+        pytest.importorskip("alembic")
+        yield f"sqlite:///{tmp_path}/runs.db"
+    else:
+        yield (tmp_path / "store").as_uri()
+    while mlflow.active_run() is not None:
+        mlflow.end_run()
+    mlflow.set_tracking_uri(None)
+
+
+def client(store):
+    import mlflow
+
+    return mlflow.MlflowClient(tracking_uri=store)
+
+
+def test_mlflow_logs_params_metrics_and_tags_in_a_run_of_its_own(store):
+    import mlflow
+
+    logger = MLflow("digits", "first", store, tags={"team": "vision", "number": 3})
+    logger.start(ABOUT)
+    assert mlflow.active_run().info.run_id == logger.run_id
+    logger.epoch(record(1))
+    logger.epoch(record(2, val_loss=math.nan))
+    logger.end(None)
+    assert mlflow.active_run() is None
+    assert not mlflow.is_tracking_uri_set()
+    run = client(store).get_run(logger.run_id)
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "first")
+    assert client(store).get_experiment(run.info.experiment_id).name == "digits"
+    assert run.data.params["config.lr"] == "0.1"
+    assert run.data.params["config.model.layers"] == "[4, 4]"
+    assert {name: run.data.params[name] for name in ("batch_size", "workers", "framework")} == {
+        "batch_size": "32",
+        "workers": "2",
+        "framework": "torch",
+    }
+    assert (run.data.tags["team"], run.data.tags["number"]) == ("vision", "3")
+    losses = client(store).get_metric_history(logger.run_id, "loss")
+    assert [(point.step, point.value) for point in losses] == [(1, 1.0), (2, 0.5)]
+    assert math.isnan(run.data.metrics["val_loss"])
+    assert {"rows_per_s", "accuracy", "lr"} <= set(run.data.metrics)
+    assert not {"epoch", "step"} & set(run.data.metrics)
+
+
+def test_mlflow_makes_a_run_per_fit_and_marks_the_failed_one(store):
+    logger = MLflow("digits", tracking_uri=store)
+    ended = []
+    for error in (None, RuntimeError("rank 1 died"), KeyboardInterrupt()):
+        logger.start(ABOUT)
+        logger.epoch(record(1))
+        logger.end(error)
+        ended.append(logger.run_id)
+    assert len(set(ended)) == 3
+    assert [client(store).get_run(run).info.status for run in ended] == ["FINISHED", "FAILED", "FAILED"]
+
+
+def test_mlflow_joins_the_active_run_and_leaves_it_open(store):
+    import mlflow
+
+    mlflow.set_tracking_uri(store)
+    mlflow.set_experiment("mine")
+    with mlflow.start_run() as mine:
+        for epochs in (2, 5):  # parameters cannot change: the first value stays
+            logger = MLflow(tags={"team": "vision"})
+            logger.start({**ABOUT, "epochs": epochs})
+            logger.epoch(record(epochs))
+            logger.end(RuntimeError("the fit failed, the run is the user's"))
+            assert mlflow.active_run().info.run_id == mine.info.run_id == logger.run_id
+        mlflow.log_metric("after", 1.0)
+    run = client(store).get_run(mine.info.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["epochs"] == "2"
+    assert run.data.metrics["after"] == 1.0
+    assert run.data.tags["team"] == "vision"
+    assert mlflow.get_tracking_uri() == store
+
+
+def test_mlflow_follows_the_experiment_that_the_program_has_set(store):
+    import mlflow
+
+    mlflow.set_tracking_uri(store)
+    chosen = mlflow.set_experiment("chosen").experiment_id
+    logger = MLflow()
+    logger.start(ABOUT)
+    logger.end(None)
+    assert client(store).get_run(logger.run_id).info.experiment_id == chosen
+
+
+def test_mlflow_refuses_to_join_a_run_elsewhere(store, tmp_path):
+    import mlflow
+
+    mlflow.set_tracking_uri(store)
+    mlflow.set_experiment("mine")
+    with mlflow.start_run() as mine:
+        with pytest.raises(ArgumentError, match=r"experiment='other'.*belongs to 'mine'.*mlflow\.end_run"):
+            MLflow(experiment="other").start(ABOUT)
+        with pytest.raises(ArgumentError, match=r"tracking_uri='file:.*is not there but"):
+            MLflow(tracking_uri=(tmp_path / "elsewhere").as_uri()).start(ABOUT)
+        joined = MLflow(experiment="mine", tracking_uri=store)
+        joined.start(ABOUT)
+        joined.end(None)
+        assert mlflow.active_run().info.run_id == mine.info.run_id == joined.run_id
+
+
+def test_mlflow_takes_any_config_and_any_metric_name(store):
+    config = {f"key{number}": number for number in range(250)}
+    config |= {"long": "x" * 10_000, "odd@name!": 1, "..": 2, "a//b": 3, "": {}, "k" * 400: 4, "fn": len, 5: {6: 7}}
+    logger = MLflow("digits", tracking_uri=store)
+    logger.start({**ABOUT, "config": config})
+    logger.epoch({"epoch": 1, "precision@5": 0.5, "a/b": 0.25, "list": [1, 2], "text": "x", "np": np.float32(2)})
+    logger.end(None)
+    run = client(store).get_run(logger.run_id)
+    assert len([name for name in run.data.params if name.startswith("config.key")]) == 250
+    assert len(run.data.params["config.long"]) == 6000
+    assert run.data.params["config.odd_name_"] == "1"
+    assert run.data.params["config.5.6"] == "7"
+    assert run.data.metrics == {"precision_5": 0.5, "a/b": 0.25, "np": 2.0}
+
+
+def test_mlflow_ends_as_failed_a_run_that_was_never_ended(store):
+    logger = MLflow("digits", tracking_uri=store)
+    logger.start(ABOUT)
+    lost = logger.run_id
+    logger.start(ABOUT)
+    logger.end(None)
+    assert logger.run_id != lost
+    assert client(store).get_run(lost).info.status == "FAILED"
+    assert client(store).get_run(logger.run_id).info.status == "FINISHED"
+
+
+def test_mlflow_run_ends_also_if_the_user_ended_it_before(store):
+    import mlflow
+
+    logger = MLflow("digits", tracking_uri=store)
+    logger.start(ABOUT)
+    mlflow.end_run()
+    logger.end(RuntimeError())
+    assert client(store).get_run(logger.run_id).info.status == "FAILED"
+
+
+def test_mlflow_that_cannot_start_leaves_nothing_behind(store):
+    import mlflow
+
+    logger = MLflow("digits", tracking_uri=store, tags={"": "a tag needs a name"})
+    with pytest.raises(mlflow.exceptions.MlflowException):
+        logger.start(ABOUT)
+    assert mlflow.active_run() is None
+    assert not mlflow.is_tracking_uri_set()
+    assert client(store).get_run(logger.run_id).info.status == "FAILED"
+    logger.end(None)
+
+
+# All
+
+
+def test_end_without_start_is_harmless(tmp_path):
+    loggers = [CSVLogger(tmp_path / "a"), JSONLLogger(tmp_path / "b"), TensorBoard(tmp_path / "c"), MLflow()]
+    for logger in loggers:
+        logger.end(None)
+        logger.end(RuntimeError("twice"))
+    assert list(tmp_path.iterdir()) == []
+    assert split(loggers) == ([], loggers)
+    assert all(isinstance(logger, Logger) for logger in loggers)
+
+
+def test_callbacks_has_the_loggers_by_name():
+    assert orca.callbacks.CSVLogger is CSVLogger
+    assert orca.callbacks.JSONLLogger is JSONLLogger
+    assert orca.callbacks.MLflow is MLflow
+    assert orca.callbacks.TensorBoard is TensorBoard
+
+
+@pytest.mark.parametrize(
+    ("make", "package", "words"),
+    [
+        (lambda path: TensorBoard(path), "tensorboard", r'pip install "orca-estimator\[tensorboard\]"'),
+        (lambda path: MLflow(), "mlflow", "pip install mlflow"),
+        (lambda path: MLflow(tracking_uri=f"sqlite:///{path}/x.db"), "sqlalchemy", "pip install mlflow"),
+    ],
+)
+def test_missing_package_is_named_with_the_command_that_brings_it(tmp_path, monkeypatch, make, package, words):
+    pytest.importorskip("mlflow")
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    logger = make(tmp_path)
+    with pytest.raises(MissingPackageError, match=words) as caught:
+        logger.start(ABOUT)
+    assert package in str(caught.value)
+    logger.end(None)
+
+
+def test_arguments_that_cannot_work_are_named(tmp_path):
+    for make in (CSVLogger, JSONLLogger, TensorBoard):
+        with pytest.raises(ArgumentError, match="path=5: expected a path or a URL"):
+            make(5)
+        with pytest.raises(ArgumentError, match="path=''"):
+            make("")
+    for make in (CSVLogger, JSONLLogger):
+        with pytest.raises(ArgumentError, match=r"path=.* is a folder\. Name a file in it"):
+            make(tmp_path).start(ABOUT)
+    with pytest.raises(ArgumentError, match=r"tags=\['a'\]: expected a dict"):
+        MLflow(tags=["a"])
