@@ -178,7 +178,7 @@ class Backend(ABC):
         """How many inputs the model takes, if that can be told without making it."""
         return None
 
-    def adapt_metric(self, metric: object) -> Metric | None:
+    def adapt_metric(self, metric: object) -> Metric | list[Metric] | None:
         """Translate a metric object of the framework, or return None if it is not one."""
         return None
 

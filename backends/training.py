@@ -98,6 +98,8 @@ class Training:
         config = dict(getattr(job.spec, "config", {}))
         self._run = Run(self._replica, self._place.rank, self._seat.world, config)
         self._run.step = plan.first_step
+        self._run.validates = plan.validate
+        self._run.resumed = plan.resume is not None
         self._run.last_epoch = plan.last_epoch
         self._run.batches = self._feed.steps
         self._hooked = {hook: [c for c in self._callbacks if overrides(c, hook)] for hook in BATCH_HOOKS}

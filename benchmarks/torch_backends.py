@@ -12,13 +12,16 @@
 3   rows/s of predictions beside a Spark DataFrame, beside predict_batch_udf: at least 1.5
 4   rows/s of predictions beside a Ray Dataset, beside map_batches: at least 1.0
 
-The sides of a section take turns, in an order that changes from turn to turn; shown are medians over the turns, and
-the median of the ratios within a turn. torch_peers.py holds the other sides.
+The sides of a section take turns; shown are medians over the turns, and the median of the ratios within a turn. In 1
+and 2 every other turn runs in reverse order. In 2 all ranks start anew in each turn, but only the first turn finds a
+Spark without Python workers. In 3 and 4 each turn calls a side twice: the second call counts, the first is shown too.
+torch_peers.py holds the other sides.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import logging
 import os
@@ -27,6 +30,8 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +45,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 # Processes of Ray, Spark and torchrun import the peers by name.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
 
-import torch_peers as peers
+import torch_peers as peers  # noqa: E402
 
-from orca import Estimator, init_orca_context, stop_orca_context
-from orca.machine import usable_cpus
+from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
+from orca.machine import usable_cpus  # noqa: E402
 
 SECTIONS = ("1a", "1b", "1c", "2a", "2p", "2b", "3", "4")
 EPOCHS_FROM_FRAME = 2
@@ -58,54 +63,50 @@ Numbers = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our side beside another one, and what their ratio should be."""
+    """Our side beside another one, and what the ratio of their numbers should be."""
 
     section: str
     title: str
     ours: str
     peer: str
     bar: float
-    at_least: bool = True
+    unit: str = "rows/s"
 
     def lines(self, found: Numbers) -> list[str]:
+        head = f"{self.section:<3} {self.title:<46}"
         absent = [side for side in (self.ours, self.peer) if side not in found]
         if absent:
-            return [f"{self.section:<3} {self.title:<44} not measured: {' and '.join(absent)} failed"]
+            return [f"{head} not measured: {' and '.join(absent)} failed"]
         ratios = [ours / peer for ours, peer in zip(found[self.ours], found[self.peer], strict=True)]
         ratio = statistics.median(ratios)
-        met = ratio >= self.bar if self.at_least else ratio <= self.bar
-        sign = ">=" if self.at_least else "<="
-        head = f"{self.section:<3} {self.title:<44} ratio {ratio:>6.3f}   bar {sign} {self.bar:<5}"
-        shown = [f"{head} {'met' if met else 'MISSED'}   turns: {', '.join(f'{one:.3f}' for one in ratios)}"]
+        faster = self.unit == "rows/s"  # else seconds, of which less is better
+        met = ratio >= self.bar if faster else ratio <= self.bar
+        bar = f"bar {'>=' if faster else '<='} {self.bar:<4}  {'met' if met else 'MISSED'}"
+        shown = [f"{head} ratio {ratio:>6.3f}  {bar:<20} turns: {', '.join(f'{one:.3f}' for one in ratios)}"]
         for role, side in (("ours", self.ours), ("peer", self.peer)):
-            shown.append(f"      {role}  {side:<38} {number(statistics.median(found[side]))}   {each(found[side])}")
+            every = ", ".join(number(value, self.unit) for value in found[side])
+            median = number(statistics.median(found[side]), self.unit)
+            shown.append(f"      {role}  {side:<38} {median:>10} {self.unit:<6}  ({every})")
         return shown
 
 
-def number(value: float) -> str:
-    """Rows/s are large, seconds small."""
-    return f"{value:>9,.0f} rows/s" if value >= 1000 else f"{value:>9.2f} s     "
+def number(value: float, unit: str) -> str:
+    return f"{value:,.0f}" if unit == "rows/s" else f"{value:.2f}"
 
 
-def each(values: list[float]) -> str:
-    return f"({', '.join(number(value).split()[0] for value in values)})"
-
-
-def take_turns(sides: dict[str, Side], turns: int, warm: bool = False) -> Numbers:
-    """Run the sides alternately; one that fails is told and left out from then on."""
+def take_turns(sides: dict[str, Side], turns: int, unit: str, flip: bool = True) -> Numbers:
+    """Run the sides alternately, with `flip` in reverse order every other turn; one that fails is told and left out."""
     found: Numbers = {name: [] for name in sides}
-    for turn in range(-1 if warm else 0, turns):
-        order = list(found) if turn % 2 else list(reversed(found))
-        for name in order:
+    for turn in range(turns):
+        for name in list(reversed(found)) if flip and turn % 2 else list(found):
             try:
                 value = sides[name]()
             except Exception as error:
-                print(f"  {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
+                print(f"  {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:600]}", flush=True)
                 del found[name]
                 continue
-            print(f"  {'warm-up' if turn < 0 else f'turn {turn + 1}'}: {name:<38} {number(value)}", flush=True)
-            if turn >= 0:
-                found[name].append(value)
+            print(f"  turn {turn + 1}: {name:<38} {number(value, unit):>10} {unit}", flush=True)
+            found[name].append(value)
     return found
 
 
@@ -165,7 +166,7 @@ def steady(wanted: set[str], options: argparse.Namespace) -> list[str]:
             "Orca horovod": lambda: ours("horovod"),
         }
         needed = {side for one in compared for side in (one.ours, one.peer)}
-        found = take_turns({name: side for name, side in every.items() if name in needed}, options.turns)
+        found = take_turns({name: side for name, side in every.items() if name in needed}, options.turns, "rows/s")
     print(f"  loss of the last epoch (hand-written: rank 0's): { {k: round(v, 4) for k, v in losses.items()} }")
     return [line for one in compared for line in one.lines(found)]
 
@@ -211,6 +212,7 @@ def start_spark() -> Any:
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("FATAL")
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     return session
 
 
@@ -277,7 +279,7 @@ def from_frames(wanted: set[str], options: argparse.Namespace) -> list[str]:
             sides["Orca on Spark"] = lambda: ours("spark", frame)
             sides["TorchDistributor"] = lambda: distributor(frame)
             compared.append(_seconds("2b", "Spark DataFrame to model", "Orca on Spark", "TorchDistributor"))
-        found = take_turns(sides, options.turns)
+        found = take_turns(sides, options.turns, "s")
     finally:
         if session is not None:
             session.stop()
@@ -287,7 +289,7 @@ def from_frames(wanted: set[str], options: argparse.Namespace) -> list[str]:
 
 
 def _seconds(section: str, title: str, ours: str, peer: str) -> Comparison:
-    return Comparison(section, title, ours, peer, 0.6, at_least=False)
+    return Comparison(section, title, ours, peer, 0.6, "s")
 
 
 def _overall(found: Numbers) -> list[Comparison]:
@@ -310,6 +312,26 @@ def trained(x: Any, y: Any) -> Estimator:
     return est
 
 
+def predictions(section: str, title: str, works: dict[str, Callable[[], Any]], bar: float, options: Any) -> list[str]:
+    """Compare rows/s of two sides, ours first. Each turn calls a side twice in a row.
+
+    The bar is for the second call. The first one comes after the other side has run: it shows what starting anew costs,
+    as Ray and Spark may have ended the processes that held the model.
+    """
+    after_other: Numbers = {name: [] for name in works}
+
+    def twice(name: str) -> float:
+        after_other[name].append(options.rows / seconds_of(works[name]))
+        return options.rows / seconds_of(works[name])
+
+    sides: dict[str, Side] = {name: functools.partial(twice, name) for name in works}
+    found = take_turns(sides, options.turns, "rows/s", flip=False)
+    lines = Comparison(section, title, *works, bar).lines(found)
+    if len(found) == len(works):
+        lines += Comparison(section, f"{title}, first call", *works, bar).lines(after_other)
+    return lines
+
+
 def predict_on_spark(options: argparse.Namespace) -> list[str]:
     x, y = peers.make_rows(options.rows)
     session = start_spark()
@@ -317,23 +339,23 @@ def predict_on_spark(options: argparse.Namespace) -> list[str]:
         frame = spark_frame(session, x, y)
         init_orca_context(runtime="spark")
         est = trained(x, y)
-        theirs = peers.spark_predict(frame, est.get_model(), options.batch_size)
+        model = est.get_model()
 
-        def rate(made: Callable[[], Any]) -> float:
-            return options.rows / seconds_of(lambda: made().write.format("noop").mode("overwrite").save())
+        def ours(rows: Any) -> Any:
+            return est.predict(rows, feature_cols=["features"], batch_size=options.batch_size)
 
-        sides: dict[str, Side] = {
-            "Orca on Spark": lambda: rate(
-                lambda: est.predict(frame, feature_cols=["features"], batch_size=options.batch_size)
-            ),
-            "predict_batch_udf": lambda: rate(lambda: theirs),
-        }
-        _check_same(est.predict(frame, feature_cols=["features"]).limit(50).toPandas(), theirs.limit(50).toPandas())
-        found = take_turns(sides, options.turns, warm=True)
+        def compute(predicted: Any) -> None:
+            predicted.write.format("noop").mode("overwrite").save()
+
+        few = spark_frame(session, x[:200], y[:200])
+        check_same(ours(few).toPandas(), peers.spark_predict(few, model, options.batch_size).toPandas())
+        # Made once: a new one would have to load its model again.
+        theirs = peers.spark_predict(frame, model, options.batch_size)
+        works = {"Orca on Spark": lambda: compute(ours(frame)), "predict_batch_udf": lambda: compute(theirs)}
+        return predictions("3", "predict, Spark DataFrame", works, 1.5, options)
     finally:
         stop_orca_context()
         session.stop()
-    return Comparison("3", "predict, Spark DataFrame", "Orca on Spark", "predict_batch_udf", 1.5).lines(found)
 
 
 def predict_on_ray(options: argparse.Namespace) -> list[str]:
@@ -345,40 +367,29 @@ def predict_on_ray(options: argparse.Namespace) -> list[str]:
         est = trained(x, y)
         model = est.get_model()
         est.shutdown()  # its ranks, so that they hold no CPU beside either side
-        made: dict[str, Any] = {}
 
-        def rate(name: str, predicted: Callable[[], Any]) -> float:
-            def work() -> None:
-                made[name] = predicted().materialize()
+        def ours(rows: Any) -> Any:
+            predicted = est.predict(rows, feature_cols=["features"], batch_size=options.batch_size)
+            return predicted.materialize()
 
-            return options.rows / seconds_of(work)
+        def theirs(rows: Any) -> Any:
+            return peers.ray_predict(rows, model, options.batch_size).materialize()
 
-        sides: dict[str, Side] = {
-            "Orca on Ray": lambda: rate(
-                "ours", lambda: est.predict(dataset, feature_cols=["features"], batch_size=options.batch_size)
-            ),
-            "map_batches": lambda: rate("theirs", lambda: peers.ray_predict(dataset, model, options.batch_size)),
-        }
-        found = take_turns(sides, options.turns, warm=True)
-        if len(made) == 2:
-            _check_same(*(made[name].limit(50).to_pandas() for name in ("ours", "theirs")))
+        few = ray_dataset(x[:200], y[:200])
+        check_same(ours(few).to_pandas(), theirs(few).to_pandas())
+        works = {"Orca on Ray": lambda: ours(dataset), "map_batches": lambda: theirs(dataset)}
+        return predictions("4", "predict, Ray Dataset", works, 1.0, options)
     finally:
         stop_orca_context()
         ray.shutdown()
-    return Comparison("4", "predict, Ray Dataset", "Orca on Ray", "map_batches", 1.0).lines(found)
 
 
-def _check_same(ours: Any, theirs: Any) -> None:
-    """Both sides predict the same for the same row."""
-    for one, other in ((ours, theirs),):
-        known = {tuple(np.asarray(row)[:4]): np.asarray(value) for row, value in zip(one.features, one.prediction)}
-        matched = 0
-        for row, value in zip(other.features, other.prediction):
-            mine = known.get(tuple(np.asarray(row)[:4]))
-            if mine is not None:
-                assert np.allclose(mine, value, atol=1e-4), "the two sides predict different numbers"
-                matched += 1
-        print(f"  {matched} rows compared: both sides predict the same", flush=True)
+def check_same(ours: Any, theirs: Any) -> None:
+    """Both sides predict the same for the same rows, whatever their order."""
+    known = {row[0]: value for row, value in zip(ours["features"], ours["prediction"], strict=True)}
+    assert len(known) == len(theirs), "the two sides return different rows"
+    pairs = [(known[row[0]], value) for row, value in zip(theirs["features"], theirs["prediction"], strict=True)]
+    assert all(np.allclose(one, other, atol=1e-4) for one, other in pairs), "the two sides predict different numbers"
 
 
 def facts() -> str:
@@ -389,10 +400,10 @@ def facts() -> str:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"no {name}")
-    load = os.getloadavg()[0]
+    threads = f"{THREADS} thread{'s' if THREADS > 1 else ''} per rank"
     return (
-        f"{usable_cpus()} cores, {THREADS} threads per rank, load {load:.1f}; Python {platform.python_version()}, "
-        + (", ".join(versions))
+        f"{usable_cpus()} cores, {threads}, load {os.getloadavg()[0]:.1f} at the start; "
+        f"Python {platform.python_version()}, {', '.join(versions)}"
     )
 
 
@@ -410,12 +421,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=4, help="epochs of the steady sections; the first is not counted")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, such as 1a,2b or 1,3")
     parser.add_argument(
         "--distributor-on-executors",
         action="store_true",
-        help="run TorchDistributor with local_mode=False, which is slower here",
+        help="run TorchDistributor with local_mode=False, which was slower when tried here",
     )
     options = parser.parse_args()
     wanted = chosen(options.only)
@@ -425,15 +436,20 @@ def main() -> None:
         facts(),
     ]
     print("\n".join(head), flush=True)
+    parts: list[tuple[set[str], Callable[[], list[str]]]] = [
+        ({"1a", "1b", "1c"}, lambda: steady(wanted, options)),
+        ({"2a", "2p", "2b"}, lambda: from_frames(wanted, options)),
+        ({"3"}, lambda: predict_on_spark(options)),
+        ({"4"}, lambda: predict_on_ray(options)),
+    ]
     report: list[str] = []
-    if wanted & {"1a", "1b", "1c"}:
-        report += steady(wanted, options)
-    if wanted & {"2a", "2p", "2b"}:
-        report += from_frames(wanted, options)
-    if "3" in wanted:
-        report += predict_on_spark(options)
-    if "4" in wanted:
-        report += predict_on_ray(options)
+    for sections, measure in parts:
+        if wanted & sections:
+            try:
+                report += measure()
+            except Exception as error:  # the other sections still count
+                traceback.print_exc()
+                report.append(f"{min(sections)[0]:<3} not measured: {type(error).__name__}: {error}")
     print("\n" + "\n".join([*head, *report]))
 
 

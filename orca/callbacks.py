@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +35,10 @@ class Run:
         self.record: dict[str, Any] = {}
         """The record of the epoch that has just ended, the same on every rank. What is added to it on rank 0
         appears in the History."""
+        self.validates = False
+        """Whether this run has validation data."""
+        self.resumed = False
+        """Whether this run goes on from a checkpoint."""
         self.reason: str | None = None
         self.saves: list[tuple[str, str | None]] = []
         self._replica = replica
@@ -142,23 +148,31 @@ class _Watch(Callback):
         self.min_delta = abs(min_delta)
         self.best: float | None = None
 
-    def value(self, run: Run) -> float:
+    def value(self, run: Run) -> float | None:
+        """The watched result of this epoch; None in an epoch without validation, if it is one of that."""
+        found = run.record.get(self.monitor)
+        if found is not None:
+            return float(found)
+        if self.monitor.startswith("val_") and run.validates:
+            if not any(name.startswith("val_") for name in run.record):
+                return None
         known = [name for name, value in run.record.items() if isinstance(value, float | int)]
-        if self.monitor not in run.record:
-            hint = " Give validation_data= to fit." if self.monitor.startswith("val_") else ""
-            raise ArgumentError(
-                f"monitor={self.monitor!r} is not among the results: {', '.join(known)}.{hint}"
-                + suggest(self.monitor, known)
-            )
-        return float(run.record[self.monitor])
+        hint = " Give validation_data= to fit." if self.monitor.startswith("val_") and not run.validates else ""
+        raise ArgumentError(
+            f"monitor={self.monitor!r} is not among the results: {', '.join(known)}.{hint}"
+            + suggest(self.monitor, known)
+        )
+
+    @property
+    def _less(self) -> bool:
+        return self.mode == "min" or (self.mode == "auto" and less_is_better(self.monitor))
 
     def improves(self, value: float) -> bool:
         if math.isnan(value):
             return False
         if self.best is None:
             return True
-        less = self.mode == "min" or (self.mode == "auto" and less_is_better(self.monitor))
-        return value < self.best - self.min_delta if less else value > self.best + self.min_delta
+        return value < self.best - self.min_delta if self._less else value > self.best + self.min_delta
 
 
 def less_is_better(name: str) -> bool:
@@ -168,11 +182,12 @@ def less_is_better(name: str) -> bool:
     (True, False)
     """
     words = name.removeprefix("val_").lower()
-    return any(part in words for part in ("loss", "error", "mae", "mse", "rmse", "perplexity", "deviance"))
+    parts = ("loss", "error", "mae", "mse", "mape", "nll", "entropy", "perplexity", "deviance", "distance")
+    return any(part in words for part in parts)
 
 
 class EarlyStopping(_Watch):
-    """Ends the run when a result has not become better for `patience` epochs.
+    """Ends the run when a result has not become better for more than `patience` epochs in a row.
 
     `min_delta` is how much better it must be to count, `baseline` a value to beat from the start, and with
     `restore_best` the model goes back to its state of the best epoch.
@@ -199,8 +214,14 @@ class EarlyStopping(_Watch):
         self.stopped_epoch = 0
         self._kept: State | None = None
 
+    def before_run(self, run: Run) -> None:
+        if not run.resumed:
+            self.waited = 0
+
     def after_epoch(self, run: Run) -> None:
         value = self.value(run)
+        if value is None:
+            return
         if self.improves(value):
             self.best, self.best_epoch, self.waited = value, run.epoch, 0
             if self.restore_best:
@@ -243,19 +264,21 @@ class ModelCheckpoint(_Watch):
 
     def after_epoch(self, run: Run) -> None:
         value = self.value(run) if self.monitor else float(run.epoch)
-        if math.isnan(value):
+        if value is None or math.isnan(value):
             return
-        less = bool(self.monitor) and (self.mode == "min" or (self.mode == "auto" and less_is_better(self.monitor)))
-        rank = -value if less else value
-        full = self.keep is not None and len(self.saved) >= self.keep
-        ranks = [-kept if less else kept for kept, _ in self.saved]
-        if full and rank <= min(ranks):
-            return
-        removed = self.saved.pop(ranks.index(min(ranks)))[1] if full else None
+        less = bool(self.monitor) and self._less
         folder = f"{self.path}/epoch-{run.epoch:04d}"
-        run.save(folder, remove=removed if removed != folder else None)
+        # An epoch that is run again takes the place of the old one.
+        self.saved = [kept for kept in self.saved if kept[1] != folder]
+        removed = None
+        if self.keep is not None and len(self.saved) >= self.keep:
+            if self.monitor and (value >= self.saved[0][0] if less else value <= self.saved[0][0]):
+                return
+            removed = self.saved.pop(0)[1]
+        run.save(folder, remove=removed)
         self.saved.append((value, folder))
-        self.saved.sort(key=lambda kept: -kept[0] if less else kept[0])
+        if self.monitor:
+            self.saved.sort(key=lambda kept: -kept[0] if less else kept[0])
         self.best = self.saved[-1][0]
 
     @property
@@ -294,17 +317,24 @@ class LRScheduler(Callback):
         self._pending: dict[str, Any] | None = None
 
     def before_run(self, run: Run) -> None:
-        import inspect
-
         if self._made is None or getattr(self._made, "optimizer", None) is not run.optimizer:
-            parameters = inspect.signature(self.scheduler).parameters.values()
-            wanted = [
-                p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-            ]
-            self._made = self.scheduler(*(run.optimizer, run.config)[: max(1, len(wanted))])
+            kept = _rates(run.optimizer)
+            self._made = self.scheduler(*(run.optimizer, run.config)[: self._arguments()])
+            if self._pending is not None:
+                # Making a scheduler sets the rates back to their start; it goes on from where it was.
+                for group, values in zip(run.optimizer.param_groups, kept, strict=True):
+                    group.update(values)
         if self._pending is not None:
-            self._made.load_state_dict(self._pending)
+            self._made.load_state_dict(_revived(self._pending))
             self._pending = None
+
+    def _arguments(self) -> int:
+        """How many of (optimizer, config) the function takes; a scheduler's class takes the optimizer alone."""
+        if inspect.isclass(self.scheduler):
+            return 1
+        places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(self.scheduler).parameters.values()
+        return max(1, sum(p.default is p.empty and p.kind in places for p in parameters))
 
     def after_epoch(self, run: Run) -> None:
         if self.per == "epoch":
@@ -315,22 +345,21 @@ class LRScheduler(Callback):
             self._advance(run)
 
     def _advance(self, run: Run) -> None:
-        import inspect
-
-        needed = [p for p in inspect.signature(self._made.step).parameters.values() if p.default is p.empty]
-        if needed or self.monitor is not None:
-            name = self.monitor or ("val_loss" if "val_loss" in run.record else "loss")
-            if name not in run.record:
-                raise ArgumentError(f"monitor={name!r} is not among the results: {', '.join(run.record)}.")
-            self._made.step(run.record[name])
-        else:
+        parameters = inspect.signature(self._made.step).parameters.values()
+        if not any(parameter.default is parameter.empty for parameter in parameters):
             self._made.step()
+            return
+        name = self.monitor or ("val_loss" if run.validates else "loss")
+        if name in run.record:
+            self._made.step(run.record[name])
+        elif self.per == "step" or not (name.startswith("val_") and run.validates):
+            told = ", ".join(run.record) or "none within an epoch"
+            raise ArgumentError(f"monitor={name!r} is not among the results: {told}.")
 
     def state(self) -> dict[str, Any]:
         if self._made is None:
             return {"scheduler": self._pending}
-        told = self._made.state_dict()
-        return {"scheduler": {key: value for key, value in told.items() if _plain(value)}}
+        return {"scheduler": _plain(self._made.state_dict())}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self._pending = state["scheduler"]
@@ -340,12 +369,29 @@ class LRScheduler(Callback):
         return {**self.__dict__, "_made": None, "_pending": self.state()["scheduler"]}
 
 
-def _plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_plain(item) for item in value)
+def _rates(optimizer: Any) -> list[dict[str, Any]]:
+    groups = getattr(optimizer, "param_groups", [])
+    return [{key: value for key, value in group.items() if key != "params"} for group in groups]
+
+
+def _plain(value: Any) -> Any:
+    """What of a scheduler's state can be kept without pickling; functions in it come from its creator anyway."""
+    if isinstance(value, Counter):
+        return {"counter": [[key, count] for key, count in value.items()]}
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _plain(item) for key, item in value.items())
-    return value is None or isinstance(value, bool | int | float | str)
+        return {key: _plain(item) for key, item in value.items() if not callable(item)}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _revived(value: Any) -> Any:
+    """The reverse of `_plain`."""
+    if isinstance(value, dict):
+        if set(value) == {"counter"}:
+            return Counter(dict(value["counter"]))
+        return {key: _revived(item) for key, item in value.items()}
+    return [_revived(item) for item in value] if isinstance(value, list) else value
 
 
 class Progress(Logger):

@@ -284,7 +284,7 @@ class Estimator(SklearnApi):
             self._remember(gang)
         for callback, blob in zip(hooks, result.callbacks, strict=False):
             if blob is not None:
-                callback.__dict__.update(pickle.loads(blob))
+                callback.__dict__.update(pickle.loads(blob) or {})
         told.update({record["epoch"]: record for record in result.records})
         return History([told[epoch] for epoch in sorted(told)], stopped=result.reason)
 

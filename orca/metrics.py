@@ -17,7 +17,7 @@ from orca.errors import ArgumentError, DataError, suggest
 
 Array: TypeAlias = NDArray[Any]
 State: TypeAlias = dict[str, Any]  # numbers and arrays of counts (they add up), lists of arrays (they join)
-Adapt: TypeAlias = "Callable[[object], Metric | None]"
+Adapt: TypeAlias = "Callable[[object], Metric | list[Metric] | None]"
 
 RESERVED = ("loss", "epoch", "lr", "rows", "seconds", "rows_per_s")
 ALIASES = {  # compared without case and punctuation
@@ -279,7 +279,7 @@ def _flatten(spec: Any, adapt: Adapt, known: dict[str, Metric], name: str = "") 
     if isinstance(spec, str) and (metric := _by_name(spec, known)):
         return [metric]
     if (adapted := adapt(spec)) is not None:
-        return [adapted]
+        return adapted if isinstance(adapted, list) else [adapted]
     if isinstance(spec, type) and issubclass(spec, Metric):
         return [spec()]
     if callable(spec):

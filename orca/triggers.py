@@ -57,7 +57,7 @@ def as_trigger(given: object) -> Trigger | None:
     """What a user gives as ``checkpoint_trigger=``: a trigger, a class of one, None, "epoch" or a number of steps."""
     if given is None or isinstance(given, Trigger):
         return given
-    if isinstance(given, type) and issubclass(given, Trigger):
+    if isinstance(given, type) and issubclass(given, Trigger) and given is not SeveralIteration:
         return given()
     if given == "epoch":
         return EveryEpoch()

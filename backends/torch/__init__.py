@@ -30,8 +30,8 @@ def _horovod(context: RankContext, spec: TorchSpec) -> Sync:
 
 
 def _parameter_server(context: RankContext, spec: TorchSpec) -> Sync:
-    from orca.backends.torch.server_async import AsyncServer
     from orca.backends.torch.group import join
+    from orca.backends.torch.server_async import AsyncServer
     from orca.backends.torch.server_sync import ParameterServer
 
     join(context)

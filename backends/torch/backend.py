@@ -107,7 +107,7 @@ class TorchBackend(Backend):
     def input_count(self, spec: TorchSpec) -> int | None:
         return spec.input_count()
 
-    def adapt_metric(self, metric: object) -> Metric | None:
+    def adapt_metric(self, metric: object) -> Metric | list[Metric] | None:
         from orca.backends.torch.metrics import adapt
 
         return adapt(metric)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -39,7 +41,13 @@ class Collective(Sync):
         return all_reduce(value)
 
     def average(self, tensors: Iterable[torch.Tensor]) -> None:
-        flat_average(list(tensors), self.world, dist.all_reduce)
+        flat_average(list(tensors), self.world, self._sum)
+
+    def _sum(self, flat: torch.Tensor) -> None:
+        if self.world > 2 and flat.device.type == "cpu":
+            sum_in_order(flat, self.world)
+        else:
+            dist.all_reduce(flat)
 
     def settle(self) -> None:
         for buffer in self.model.buffers():
@@ -78,15 +86,13 @@ class DataParallel(Collective):
         if not used:
             return
         unused = any(count < self.world for count in usage.counts or [])
+        ddp = nn.parallel.DistributedDataParallel
         # Buffers are those of rank 0 at the end of an epoch; in between no rank needs the others'.
-        self.forward = nn.parallel.DistributedDataParallel(
-            self.model, find_unused_parameters=unused, broadcast_buffers=False
-        )
-        if self._compression is not None:
-            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-            name = f"{self._compression}_compress_hook"
-            self.forward.register_comm_hook(None, getattr(default_hooks, name))
+        known = inspect.signature(ddp).parameters
+        quiet = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
+        self.forward = ddp(self.model, find_unused_parameters=unused, **quiet)
+        if self._compression is not None or (self.world > 2 and not torch.cuda.is_available()):
+            self.forward.register_comm_hook((self.world, HALF.get(self._compression or "")), _in_order)
 
 
 class Sharded(Collective):
@@ -152,6 +158,46 @@ class Sharded(Collective):
                 if isinstance(value, torch.Tensor) and value.shape == like.shape:
                     entry[name] = _cut(value, like)
         self.optimizer.load_state_dict(told)
+
+
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def sum_in_order(flat: torch.Tensor, world: int, wire: torch.dtype | None = None) -> None:
+    """Sum a flat tensor over all ranks, every number in the order of the ranks; `wire` is the type that travels.
+
+    A ring adds up in an order that depends on where in the message a number stands, and DDP changes its messages
+    after the first step: from three ranks on, a resumed run would differ in the last bit.
+    """
+    size = math.ceil(flat.numel() / world)
+    sent = torch.zeros(size * world, dtype=wire or flat.dtype, device=flat.device)
+    sent[: flat.numel()] = flat
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    # Added up in full precision, whatever travelled.
+    own = received.view(world, size).sum(dim=0, dtype=flat.dtype)
+    all_gather(sent, own.to(sent.dtype))
+    flat.copy_(sent[: flat.numel()])
+
+
+def all_gather(out: torch.Tensor, own: torch.Tensor) -> None:
+    """Every rank's tensor, one after the other."""
+    # The name changed with torch 2.13; the old one warns there.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(out, own.contiguous())
+
+
+def _in_order(how: tuple[int, torch.dtype | None], bucket: Any) -> Any:
+    """DDP's communication of one bucket of gradients."""
+    world, wire = how
+    flat = bucket.buffer()
+    sum_in_order(flat, world, wire)
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(flat.div_(world))
+    return done
+
+
+_in_order.__annotations__.clear()  # DDP reads them and does not understand postponed ones
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

@@ -37,11 +37,11 @@ def export(model: nn.Module, kind: str, path: str, example: Any) -> str:
     `example` is a few rows as `predict` takes them: an array, a tuple of arrays for several inputs, or a dict. The
     number of rows stays open in the file, the other dimensions are the example's. The model itself is not touched.
 
-    >>> import os, tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> path = export(nn.Linear(3, 1), "torchscript", os.path.join(folder, "model"), np.zeros((2, 3), np.float32))
-    >>> os.path.basename(path), torch.jit.load(path)(torch.zeros(5, 3)).shape
-    ('model.pt', torch.Size([5, 1]))
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = export(nn.Linear(3, 1), "exported_program", f"{folder}/model", np.zeros((2, 3), np.float32))
+    ...     Path(path).name, torch.export.load(path).module()(torch.zeros(5, 3)).shape
+    ('model.pt2', torch.Size([5, 1]))
     """
     kind = _known(kind)
     target = _target(path, _SUFFIXES[kind])
@@ -67,7 +67,9 @@ def export(model: nn.Module, kind: str, path: str, example: Any) -> str:
                 f"example= does not fit the model: {_first_line(error)}. Give a few rows as for predict."
             ) from error
         if not _found(output):
-            raise DataError(f"The model returned a {type(output).__name__}; expected tensors, or tuples or dicts of them.")
+            raise DataError(
+                f"The model returned a {type(output).__name__}; expected tensors, or tuples or dicts of them."
+            )
         _move_in(kind, target, lambda: _MAKERS[kind](twin, args, kwargs, output))
     return str(target)
 
@@ -128,7 +130,7 @@ def _inputs(model: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, 
     return (features,), {}
 
 
-class _Flat(nn.Module):
+class _Flat(nn.Module):  # type: ignore[misc]
     """A model as formats without dicts want it: tensors in, a tuple of tensors out."""
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -147,7 +149,7 @@ class _Flat(nn.Module):
         return tuple(outputs)
 
 
-class _Plain(nn.Module):
+class _Plain(nn.Module):  # type: ignore[misc]
     """A model whose named tuples are dicts, as `predict` gives them too; a file could not name their classes."""
 
     def __init__(self, model: nn.Module) -> None:

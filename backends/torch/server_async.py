@@ -103,11 +103,12 @@ class AsyncServer(Collective):
 
     def _exchange(self, kind: int) -> None:
         self._clock += 1
-        self._tell(kind)
         answers = [torch.empty(self._length, dtype=self._type) for _ in range(self._servers)]
+        # Ready to receive before sending: a server that cannot give its answer away takes no message either.
         waiting = [
             dist.irecv(answer, src=self.world + server, group=self._mail) for server, answer in enumerate(answers)
         ]
+        self._tell(kind)
         for work in waiting:
             work.wait()
         with torch.no_grad():

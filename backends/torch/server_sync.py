@@ -17,12 +17,11 @@ import torch.distributed as dist
 from torch import nn
 
 from orca.backends.base import State
-from orca.backends.torch.data_parallel import Collective
+from orca.backends.torch.data_parallel import HALF, Collective, all_gather
 from orca.backends.torch.state import to_plain, to_torch
 from orca.backends.torch.sync import Usage
 from orca.errors import ArgumentError
 
-_HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _BY_ELEMENT = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 
 
@@ -140,7 +139,7 @@ class ParameterServer(Collective):
     def __init__(self, world: int, rank: int, compression: str | None = None) -> None:
         super().__init__(world)
         self._rank = rank
-        self._half = _HALF[compression] if compression is not None else None
+        self._half = HALF[compression] if compression is not None else None
         self._tables: list[Table] = []
         self._groups: list[list[nn.Parameter]] = []
         self._loaded: Any = None
@@ -189,7 +188,7 @@ class ParameterServer(Collective):
     def update(self) -> None:
         self.optimizer.step()
         for table in self._tables:
-            _gather(table.values, table.owned.data)
+            all_gather(table.values, table.owned.data)
 
     def optimizer_state(self) -> State:
         if not self._tables:
@@ -202,7 +201,7 @@ class ParameterServer(Collective):
                 parts = [value] * self.world
                 if isinstance(value, torch.Tensor) and value.shape == table.owned.shape:
                     flat = torch.empty_like(table.values, dtype=value.dtype)
-                    _gather(flat, value)
+                    all_gather(flat, value)
                     parts = list(flat.chunk(self.world))
                 for owner, part in zip(owners, parts, strict=True):
                     owner[name] = part
@@ -220,9 +219,3 @@ class ParameterServer(Collective):
     def _take(self, full: Any) -> None:
         members = [value for group in self._groups for value in group]
         self.optimizer.load_state_dict(slice_state(self._tables, full, members, self._rank, self.world))
-
-
-def _gather(out: torch.Tensor, own: torch.Tensor) -> None:
-    # The name changed with torch 2.13; the old one warns there.
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(out, own.contiguous())

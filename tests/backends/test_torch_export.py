@@ -8,7 +8,7 @@ import logging
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -71,6 +71,28 @@ class Sequences(nn.Module):
         return self.mix(self.memory(x)[0])[:, -1]
 
 
+class Pair(NamedTuple):
+    """An output whose class a file cannot name."""
+
+    more: torch.Tensor
+    less: torch.Tensor
+
+
+class Named(nn.Module):
+    """Gives a named tuple."""
+
+    def forward(self, x):
+        return Pair(x + 1, x - 1)
+
+
+class Repeated(nn.Module):
+    """Gives its input back, and one result twice."""
+
+    def forward(self, x):
+        twice = x * 2
+        return {"x": x, "once": twice, "again": twice}
+
+
 class Branch(nn.Module):
     """Does another thing for other values, which only a script can keep."""
 
@@ -78,6 +100,13 @@ class Branch(nn.Module):
         if bool(x.sum() > 0):
             return x + 1
         return x * 2
+
+
+class HiddenBranch(nn.Module):
+    """The same, in words that a script does not know: a trace of it would be wrong for other values."""
+
+    def forward(self, x):
+        return [lambda v: v * 2, lambda v: v + 1][int(x.sum() > 0)](x)
 
 
 class Frozen(nn.Module):
@@ -101,6 +130,8 @@ CASES: dict[str, tuple[nn.Module, Any]] = {
     "keywords": (Two(), {"words": words(5), "numbers": numbers(5, 3)}),
     "one_dict": (OneDict(), {"z": numbers(5, 3), "a": numbers(5, 1)}),
     "sequences": (Sequences(), numbers(5, 6, 3)),
+    "named": (Named(), numbers(5, 3)),
+    "repeated": (Repeated(), numbers(5, 3)),
 }
 
 
@@ -141,6 +172,7 @@ def need(kind: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated")
 def test_every_format_gives_the_models_outputs_at_other_numbers_of_rows(kind: str, case: str, tmp_path: Path) -> None:
     need(kind)
     model, data = CASES[case]
@@ -167,6 +199,8 @@ def test_inputs_and_outputs_have_the_names_of_the_model_and_only_rows_are_open(k
         ("keywords", {"numbers": "[?,3]", "words": "[?,5]"}, {"score": "[?]", "hidden": "[?,4]"}),
         ("one_dict", {"z": "[?,3]", "a": "[?,1]"}, {"output_0": "[?,2]", "output_1": "[?,1]"}),
         ("pictures", {"x": "[?,1,8,8]"}, {"output": "[?,3]"}),
+        ("named", {"x": "[?,3]"}, {"more": "[?,3]", "less": "[?,3]"}),
+        ("repeated", {"x": "[?,3]"}, {"output_x": "[?,3]", "once": "[?,3]", "again": "[?,3]"}),
     ):
         model, data = CASES[case]
         read = openvino.Core().read_model(export(model, kind, str(tmp_path / case), data))
@@ -186,6 +220,12 @@ def test_a_script_keeps_branches(tmp_path: Path) -> None:
     one = torch.ones(4, 3)
     assert torch.equal(loaded(one), one + 1)
     assert torch.equal(loaded(-one), -one * 2)
+
+
+def test_a_trace_that_would_be_wrong_for_other_values_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="depends on the number of rows or on the values"):
+        export(HiddenBranch(), "torchscript", str(tmp_path / "m"), numbers(2, 3))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["torch_export", "ExportedProgram", "exported-program", "EXPORTED_PROGRAM"])

@@ -20,11 +20,14 @@ STEPS = 100
 
 
 class Network(nn.Module):
-    """With dropout and batch norm, whose random numbers and statistics a checkpoint has to hold."""
+    """With dropout and batch norm, whose random numbers and statistics a checkpoint has to hold.
+
+    Three ranks and some width: sums of three numbers show in the last bit in which order they were added up.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
+        self.body = nn.Sequential(nn.Linear(6, 300), nn.BatchNorm1d(300), nn.ReLU(), nn.Dropout(0.3), nn.Linear(300, 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(x)
@@ -53,10 +56,9 @@ def estimator(backend: str, **more) -> Estimator:
         metrics=["accuracy", "auc"],
         scheduler_creator=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 30, gamma=0.5),
         scheduler_step="step",
-        workers=2,
         seed=11,
         backend=backend,
-        **more,
+        **{"workers": 3, **more},
     )
 
 
@@ -78,13 +80,13 @@ def _leaves(tree):
 
 def test_a_killed_rank_and_an_automatic_resume_leave_no_trace_in_the_weights(context: Context, backend, tmp_path):
     # 37 steps an epoch: the checkpoint of step 50 stands in the middle of the second.
-    x, y = make_data(37 * 8 - 3)
+    x, y = make_data(37 * 12 - 5)
     whole = estimator(backend)
-    told = whole.fit(x, y, batch_size=8, max_steps=STEPS)
+    told = whole.fit(x, y, batch_size=12, max_steps=STEPS)
     broken = estimator(backend)
     kill = KillOnce(57, str(tmp_path / "killed"))
     history = broken.fit(
-        x, y, batch_size=8, max_steps=STEPS, checkpoint_trigger=SeveralIteration(50), max_failures=1, callbacks=[kill]
+        x, y, batch_size=12, max_steps=STEPS, checkpoint_trigger=SeveralIteration(50), max_failures=1, callbacks=[kill]
     )
     assert os.path.exists(tmp_path / "killed")
     assert broken.step == whole.step == STEPS

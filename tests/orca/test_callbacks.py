@@ -75,6 +75,7 @@ def train(callbacks, records, *, run=None, first=1, steps=2):
     """Drive callbacks through one epoch per record as a rank does; return the run."""
     run = run or Run(OneWeight(), 0, 1, {"gamma": 0.5})
     run.reason, run.batches, run.last_epoch = None, steps, first + len(records) - 1
+    run.validates = any(name.startswith("val_") for record in records for name in record)
     run.rates = []
     for callback in callbacks:
         callback.before_run(run)
@@ -240,6 +241,18 @@ def test_direction_is_told_by_the_name(name, less):
     assert less_is_better(name) is less
 
 
+def test_early_stopping_passes_over_epochs_without_validation():
+    records = [{"loss": 1.0}, {"loss": 1.0, "val_loss": 1.0}, {"loss": 1.0}, {"loss": 1.0, "val_loss": 2.0}]
+    assert train([EarlyStopping()], records).epoch == 4
+
+
+def test_early_stopping_is_patient_again_in_a_second_fit():
+    stopping = EarlyStopping(patience=1)
+    run = train([stopping], losses(1.0, 2.0, 2.0))
+    assert run.epoch == 3
+    assert train([stopping], losses(3.0, 0.5), run=run, first=4).epoch == 5
+
+
 # ModelCheckpoint
 
 
@@ -299,6 +312,19 @@ def test_model_checkpoint_goes_on_from_a_checkpoint(tmp_path):
     run = train([resumed], losses(2.0, 5.0), first=3)
     assert run.saves == [("runs/epoch-0003", "runs/epoch-0001")]
     assert resumed.best_path == "runs/epoch-0002"
+
+
+def test_model_checkpoint_never_removes_what_it_keeps():
+    saving = ModelCheckpoint("runs", monitor="loss", keep=2)
+    run = train([saving], losses(9.0, 0.5, name="loss"))
+    train([saving], losses(0.4, 0.3, name="loss"), run=run, first=2)
+    assert {folder.rpartition("/")[2] for _, folder in saving.saved} == set(kept_folders(run.saves))
+
+
+def test_model_checkpoint_saves_the_last_epochs_of_another_estimator_too():
+    saving = ModelCheckpoint("runs")
+    train([saving], losses(1.0, 1.0, 1.0))
+    assert kept_folders(train([saving], losses(1.0, 1.0)).saves) == ["epoch-0002"]
 
 
 def test_model_checkpoint_names_what_it_cannot_use():
@@ -384,10 +410,10 @@ RECURRENT = [
 """These compute a rate from the one before."""
 
 FROM_THE_START = [
-    lambda o: schedulers.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
-    lambda o: schedulers.LinearLR(o, 0.25, total_iters=6),
-    lambda o: schedulers.OneCycleLR(o, 1.0, total_steps=20),
-]
+        lambda o: schedulers.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
+        lambda o: schedulers.LinearLR(o, 0.25, total_iters=6),
+        lambda o: schedulers.OneCycleLR(o, 1.0, total_steps=20),
+    ]
 """Making one of these changes the optimizer's rate."""
 
 
@@ -426,6 +452,29 @@ def test_plateau_scheduler_remembers_its_best_in_a_checkpoint(tmp_path):
     resumed.load_state(saved_and_read(tmp_path, scheduler.state()))
     train([resumed], losses(2.0), run=run, first=2)
     assert run.learning_rate == 0.5
+
+
+def test_plateau_scheduler_does_not_mix_losses():
+    plateau = LRScheduler(lambda o: schedulers.ReduceLROnPlateau(o, factor=0.5, patience=0))
+    records = [{"loss": 1.0}, {"loss": 0.9, "val_loss": 2.0}, {"loss": 0.8}, {"loss": 0.7, "val_loss": 1.5}]
+    assert train([plateau], records, steps=1).learning_rate == 1.0
+
+
+def test_monitor_means_nothing_to_a_scheduler_that_wants_no_result():
+    scheduler = LRScheduler(step_lr, monitor="loss")
+    assert train([scheduler], losses(3.0, 3.0, name="loss"), steps=1).rates == [1.0, 0.5]
+
+
+def test_nested_scheduler_goes_on_in_a_second_fit():
+    def nested(optimizer):
+        parts = [schedulers.ConstantLR(optimizer, 0.5, 1), schedulers.MultiStepLR(optimizer, [1, 2])]
+        return schedulers.SequentialLR(optimizer, parts, [1])
+
+    scheduler = LRScheduler(nested)
+    run = train([scheduler], losses(1, 1))
+    rates = run.rates
+    again = cloudpickle.loads(cloudpickle.dumps(scheduler))
+    assert rates + train([again], losses(1, 1), run=run, first=3).rates == pytest.approx(rates_alone(nested, 4))
 
 
 def test_scheduler_warns_of_nothing():
@@ -559,6 +608,11 @@ def test_triggers_name_what_they_cannot_use():
             SeveralIteration(interval)
     with pytest.raises(ArgumentError, match="at least 1"):
         as_trigger(0)
+
+
+def test_trigger_class_that_needs_an_interval_is_refused():
+    with pytest.raises(ArgumentError, match="checkpoint_trigger="):
+        as_trigger(SeveralIteration)
 
 
 def test_numpy_results_are_taken_as_numbers():
