@@ -156,7 +156,8 @@ class Backend(ABC):
 
     @abstractmethod
     def build_alone(self, spec: Any, seed: int, threads: int | None) -> Replica:
-        """Make a replica for prediction only, without other ranks."""
+        """Make a replica for prediction only, without other ranks. `threads` is how many to use: None for as many
+        as this process was given, 0 to leave the process as it is."""
 
     @abstractmethod
     def model(self, spec: Any, state: State | None, seed: int) -> Any:

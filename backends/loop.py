@@ -165,6 +165,25 @@ class Predict:
             return {"output": output}
         return with_outputs(shard, name_outputs(output, self.output_cols))
 
+    def columns(self, table: Any) -> Any:
+        """The outputs for the rows of an Arrow table, as an Arrow table of their own."""
+        return self._named(self._run(assemble(table, self.feature_cols, "feature_cols", self.together)))
+
+    def like(self, features: Any) -> Any:
+        """What `columns` would return for such features, found in this process, which keeps nothing of it."""
+        replica = self.job.backend.build_alone(self.job.spec, self.job.seed, 0)
+        if self.job.state is not None:
+            replica.load_state(self.job.state)
+        return self._named(replica.predict_step(features))
+
+    def _named(self, output: Any) -> Any:
+        import pyarrow as pa
+
+        named = name_outputs(output, self.output_cols)
+        # Neither Spark nor most readers of Arrow know halves.
+        wide = {key: value.astype("f4") if value.dtype == np.float16 else value for key, value in named.items()}
+        return pa.table({key: arrow_column(value) for key, value in wide.items()})
+
     def _run(self, features: Any) -> Any:
         rows = row_count(features)
         replica = self._model()

@@ -31,7 +31,7 @@ from orca.metrics import resolve
 from orca.pickling import check_picklable
 from orca.progress import Progress
 from orca.shards.columns import Columns, flat
-from orca.shards.convert import Form, check_features, from_frames, recognise, to_frames, to_shards
+from orca.shards.convert import Form, add_columns, check_features, from_frames, recognise, to_frames, to_shards
 from orca.shards.tree import join_rows
 from orca.shards.xshards import XShards
 from orca.sklearn_api import SklearnApi
@@ -394,6 +394,9 @@ class Estimator(SklearnApi):
         if kind in ("spark", "ray", "frame", "table") or (kind == "shards" and feature_cols is not None):
             form = self._form(feature_cols if feature_cols is not None else ["features"], None)
             step = replace(step, feature_cols=form.feature_cols, together=form.together)
+            if kind == "spark":
+                like = step.like(self._example) if self._example is not None else None
+                return add_columns(data, form, step.columns, like)
             frames = to_frames(data, kind, self.workers)
             check_features(frames, form)
             return from_frames(frames.transform_shard(step), kind)

@@ -6,7 +6,7 @@ Types are recognised by their class, so that nothing heavy is imported for data 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -124,12 +124,18 @@ def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool 
     return tree
 
 
+def add_columns(frame: Any, form: Form, compute: Callable[[Any], Any], like: Any = None) -> Any:
+    """A Spark DataFrame with the columns that `compute` makes of its feature columns; computed when needed."""
+    from orca.shards.engines.spark_frames import add_columns
+
+    _check_known(form, list(frame.columns))
+    return add_columns(frame, list(dict.fromkeys(flat(form.feature_cols))), compute, like)
+
+
 def to_frames(data: Any, kind: str, parts: int) -> XShards:
     """Data with named columns as XShards that keep all columns, for predictions beside them."""
-    if kind == "spark":
-        return XShards.from_spark_df(data)
     if kind == "ray":
-        return XShards.from_ray_dataset(data)
+        return XShards.from_ray_dataset(data, as_arrow=True)
     if kind == "shards":
         return data  # type: ignore[no-any-return]
     return XShards.partition(data, max(1, min(parts, row_count(data))))
@@ -142,8 +148,6 @@ def check_features(shards: XShards, form: Form) -> None:
 
 def from_frames(shards: XShards, kind: str) -> Any:
     """The reverse of `to_frames`."""
-    if kind == "spark":
-        return shards.to_spark_df()
     if kind == "ray":
         return shards.to_ray_dataset()
     return shards if kind == "shards" else shards.to_numpy()

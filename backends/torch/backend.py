@@ -78,7 +78,8 @@ class TorchBackend(Backend):
         )
 
     def build_alone(self, spec: TorchSpec, seed: int, threads: int | None) -> TorchReplica:
-        torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
+        if threads != 0:
+            torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
         # Prediction may run in a process that trains as well: its random numbers must not be touched.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

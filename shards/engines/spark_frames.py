@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,55 @@ def plain_columns(frame: Any, columns: Sequence[str] | None = None) -> Any:
             chosen.append(functions.col(f"`{field.name}`"))
     by_name = dict(zip(frame.columns, chosen, strict=True))
     return frame.select([by_name[name] for name in wanted])
+
+
+def add_columns(frame: Any, inputs: Sequence[str], compute: Callable[[Any], Any], like: Any = None) -> Any:
+    """The frame with further columns that `compute` makes of an Arrow table of the input columns.
+
+    Spark sends only the inputs to Python, batch by batch, when the result is needed. `like` is a table such as
+    `compute` returns; without it one row is computed here to learn its types.
+    """
+    from pyspark.sql import functions
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    chosen = plain_columns(frame, inputs)
+    if like is None:
+        sample = chosen.limit(1).toArrow()
+        if not sample.num_rows:
+            raise DataError("The DataFrame has no rows, so that the form of its predictions cannot be known.")
+        like = compute(sample)
+    made = from_arrow_schema(like.schema)
+    schema = to_arrow_schema(made)
+    names = list(inputs)
+
+    def run(*arrays: Any) -> Any:
+        import pyarrow as pa
+
+        table = compute(pa.table(list(arrays), names=names)).cast(schema).combine_chunks()
+        if len(schema) == 1:
+            return table.column(0).chunk(0) if table.num_rows else schema.empty_table().column(0).combine_chunks()
+        return pa.StructArray.from_arrays([column.chunk(0) for column in table.columns], fields=list(schema))
+
+    # A new name, so that columns of the frame called like an output can make way for it.
+    place = "orca outputs"
+    kind = made.fields[0].dataType if len(made.fields) == 1 else made
+    inputs_now = [functions.col(f"`{name}`") for name in names]
+    for number, name in enumerate(names):
+        if frame.schema[name].dataType.typeName() == "vectorudt":
+            from pyspark.ml.functions import vector_to_array
+
+            inputs_now[number] = vector_to_array(inputs_now[number])
+    with warnings.catch_warnings():
+        # Spark would like type hints, which a function of any number of columns cannot have.
+        warnings.simplefilter("ignore", UserWarning)
+        call = functions.arrow_udf(run, kind, functions.ArrowUDFType.SCALAR)(*inputs_now)
+    found = frame.select("*", call.alias(place))
+    outputs = [
+        functions.col(f"`{place}`" if len(made.fields) == 1 else f"`{place}`.`{field.name}`").alias(field.name)
+        for field in made.fields
+    ]
+    others = [functions.col(f"`{name}`") for name in frame.columns if name not in set(made.names)]
+    return found.select(*others, *outputs)
 
 
 def frame_to_parts(frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], Any]) -> Any:

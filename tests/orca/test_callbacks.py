@@ -410,10 +410,10 @@ RECURRENT = [
 """These compute a rate from the one before."""
 
 FROM_THE_START = [
-        lambda o: schedulers.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
-        lambda o: schedulers.LinearLR(o, 0.25, total_iters=6),
-        lambda o: schedulers.OneCycleLR(o, 1.0, total_steps=20),
-    ]
+    lambda o: schedulers.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
+    lambda o: schedulers.LinearLR(o, 0.25, total_iters=6),
+    lambda o: schedulers.OneCycleLR(o, 1.0, total_steps=20),
+]
 """Making one of these changes the optimizer's rate."""
 
 
