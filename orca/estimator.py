@@ -79,20 +79,29 @@ class Estimator(SklearnApi):
         self.model_dir = None if model_dir is None else str(model_dir)
         self.epochs = _check_count("epochs", epochs)
         self.batch_size = _check_count("batch_size", batch_size)
-        self.epoch = 0
-        """Epochs done, a broken off one included."""
-        self.step = 0
-        """Steps done."""
+        self._epoch = 0
+        self._step = 0
         self._scheduler = scheduler
         self._state: State | None = None
         self._position: dict[str, Any] | None = None
         self._example: Any = None
+        self._like: tuple[Any, Any] | None = None
         self._version = 0
         self._owner = uuid.uuid4().hex
         self._clip_norm: float | None = None
         self._clip_value: tuple[float, float] | None = None
         self._tensorboard: Any = None
         self._params = {}
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done, a broken off one included."""
+        return self._epoch
+
+    @property
+    def step(self) -> int:
+        """Steps done, over all fits."""
+        return self._step
 
     @classmethod
     def from_torch(
@@ -222,7 +231,7 @@ class Estimator(SklearnApi):
             _check_classes(class_weight),
         )
         if initial_epoch is not None:
-            self.epoch = _check_count("initial_epoch", initial_epoch, least=0)
+            self._epoch = _check_count("initial_epoch", initial_epoch, least=0)
         position = self._resume(resume)
         begun = self.epoch if position is None else position["begun"]
         first = self.epoch if position is None else position["epoch"]
@@ -280,7 +289,7 @@ class Estimator(SklearnApi):
             result = self._run(gang, plan, sources, on_event, keeper, max_failures)
             self._state, self._position, self._example = result.state, result.position, result.example
             self._version += 1
-            self.epoch, self.step = result.epoch, result.step
+            self._epoch, self._step = result.epoch, result.step
             self._remember(gang)
         for callback, blob in zip(hooks, result.callbacks, strict=False):
             if blob is not None:
@@ -395,8 +404,7 @@ class Estimator(SklearnApi):
             form = self._form(feature_cols if feature_cols is not None else ["features"], None)
             step = replace(step, feature_cols=form.feature_cols, together=form.together)
             if kind == "spark":
-                like = step.like(self._example) if self._example is not None else None
-                return add_columns(data, form, step.columns, like)
+                return add_columns(data, form, step.columns, self._outputs_like(step))
             frames = to_frames(data, kind, self.workers)
             check_features(frames, form)
             return from_frames(frames.transform_shard(step), kind)
@@ -406,6 +414,15 @@ class Estimator(SklearnApi):
             return shards.transform_shard(step)
         predicted = shards.transform_shard(replace(step, only_prediction=True))
         return join_rows([part["output"] for part in predicted.collect()])
+
+    def _outputs_like(self, step: Predict) -> Any:
+        """An example of the outputs, from rows of the last fit; made once for every state of the model."""
+        if self._example is None:
+            return None
+        key = self._owner, self._version, step.output_cols
+        if self._like is None or self._like[0] != key:
+            self._like = key, step.like(self._example)
+        return self._like[1]
 
     def get_model(self) -> Any:
         """The model as an object of its framework, with the weights learned so far."""
@@ -445,8 +462,8 @@ class Estimator(SklearnApi):
         self._position = state.pop("position", None)
         self._example = _as_tuple(state.pop("example", None))
         self._state = state
-        self.epoch = int(about["epoch"])
-        self.step = int(about.get("step", 0))
+        self._epoch = int(about["epoch"])
+        self._step = int(about.get("step", 0))
         # The order of the epochs to come depends on the seed: going on exactly needs the one that was used.
         self.seed = int(about["seed"])
         self._version += 1
@@ -557,7 +574,7 @@ class Estimator(SklearnApi):
         }
 
     def _learned(self, with_optimizer: bool) -> dict[str, Any]:
-        names = ("_state", "_position", "_example", "epoch", "step", "_clip_norm", "_clip_value", "_tensorboard")
+        names = ("_state", "_position", "_example", "_epoch", "_step", "_clip_norm", "_clip_value", "_tensorboard")
         kept = {name: self.__dict__[name] for name in names}
         if self._state is not None:
             kept["_version"] = 1

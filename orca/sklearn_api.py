@@ -63,8 +63,9 @@ class SklearnApi:
         return Tags(
             estimator_type=None,
             target_tags=TargetTags(required=True, multi_output=True),
-            input_tags=InputTags(two_d_array=True, three_d_array=True, allow_nan=True),
-            non_deterministic=False,
+            input_tags=InputTags(two_d_array=True, three_d_array=True),
+            # A pretrained model predicts without a fit.
+            requires_fit=False,
         )
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -113,8 +113,19 @@ def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool 
         )
     if weights is not None:
         tree["w"] = weights
+    for name, entry in tree.items():
+        if hasattr(entry, "tocsr"):  # some kinds of sparse matrices are dicts as well
+            raise DataError(
+                f"{name} of {argument}= is a sparse {type(entry).__name__}; sparse input is not supported. "
+                "Make it dense with toarray()."
+            )
     tree = as_arrays(tree)
+    _check_weights(tree.get("w"))
     for name, leaf in leaves(tree):
+        if leaf.ndim > 1 and 0 in leaf.shape[1:] and leaf.shape[0]:
+            raise DataError(
+                f"{name} of {argument}= has shape {leaf.shape}: 0 feature(s) in each row; at least one is required."
+            )
         if leaf.dtype == object:
             raise DataError(
                 f"{name} of {argument}= has dtype object (rows of different lengths, or not numbers); received "
@@ -207,10 +218,13 @@ def _columns(table: Any, form: Form) -> Any:
     made = features_and_labels(table, form.feature_cols, form.label_cols, form.together, form.weight_col)
     if form.weights is not None and form.weight_col is None:
         made["w"] = np.asarray(form.weights)
+        _check_weights(made["w"])
     return made
 
 
 def _from_table(table: Any, y: Any, form: Form) -> Any:
+    if kind_of(table) == "frame" and not all(isinstance(name, str) for name in table.columns):
+        table = table.rename(columns=str)
     known = [str(name) for name in (table.column_names if kind_of(table) == "table" else table.columns)]
     if y is not None:
         # scikit-learn's way: X is a DataFrame, y stands beside it; all columns are features.
@@ -298,6 +312,13 @@ def _grouped(batches: Iterator[Any], form: Form) -> Iterator[Any]:
 
 def _more(parts: Any, made: Any) -> Any:
     return parts + made if isinstance(parts, list) else parts.union(made)
+
+
+def _check_weights(weights: Any) -> None:
+    if weights is not None and np.size(weights) != len(weights):
+        raise DataError(f"sample_weight= has shape {np.shape(weights)}; expected one number per row.")
+    if weights is not None and len(weights) and not np.any(weights):
+        raise DataError("sample_weight= is zero for every row, so that there is nothing to learn from.")
 
 
 def _told(data: Any) -> str:

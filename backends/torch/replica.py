@@ -58,6 +58,7 @@ class TorchReplica(Replica):
         self._sync_batchnorm = sync_batchnorm
         self._train_step = train_step
         self._options = StepOptions()
+        self._casts: bool | None = None
 
     @property
     def inner_model(self) -> nn.Module:
@@ -330,6 +331,24 @@ class TorchReplica(Replica):
         return self._loss.target(array) if self._loss is not None else tensor(array).to(self._device)
 
     def _call(self, module: Any, features: Any) -> Any:
+        if self._casts:
+            features = tree_map(self._as_float, features)
+        elif self._casts is None:
+            # Whether integers are indices or plain numbers only the model knows: layers that multiply refuse them.
+            self._casts = False
+            try:
+                return self._called(module, features)
+            except RuntimeError as error:
+                if "dtype" not in str(error) or all(value.is_floating_point() for value in tensors_of(features)):
+                    raise
+                self._casts = True
+                return self._call(module, features)
+        return self._called(module, features)
+
+    def _as_float(self, value: torch.Tensor) -> torch.Tensor:
+        return value if value.is_floating_point() or value.is_complex() else value.to(self._dtype)
+
+    def _called(self, module: Any, features: Any) -> Any:
         if isinstance(features, dict):
             return module(**features) if set(features) <= self._names else module(features)
         if isinstance(features, list | tuple):

@@ -132,7 +132,7 @@ def test_a_state_of_epoch_0_is_loaded(context: Context, backend, tmp_path):
     x, y = make_data(64)
     first = estimator(backend, model_dir=str(tmp_path))
     first.fit(x, y, batch_size=8, epochs=1, max_steps=3, checkpoint_trigger=SeveralIteration(3))
-    first.epoch = 0
+    first._epoch = 0
     first.save(str(tmp_path / "zero"))
     second = estimator(backend).load(str(tmp_path / "zero"))
     assert second.epoch == 0
