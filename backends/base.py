@@ -75,6 +75,8 @@ class Replica(ABC):
     def load_state(self, state: State) -> None:
         """Take over a state that `state` returned."""
 
+    gives_outputs: bool = True
+    """Whether training steps can show their outputs, for metrics."""
     inner_model: Any = None
     """The framework's own model, for callbacks."""
     inner_optimizer: Any = None
@@ -129,6 +131,8 @@ class Backend(ABC):
     framework: str = ""
     preload: tuple[str, ...] = ()
     """Modules that local ranks find imported already; only for frameworks that survive a fork."""
+    options: tuple[str, ...] = ()
+    """Further arguments of ``from_*`` that this backend understands."""
     class_axis: int = -1
     """Which axis of an output counts the classes, where its shape leaves that open."""
 

@@ -104,7 +104,9 @@ class Training:
         self._run.batches = self._feed.steps
         self._hooked = {hook: [c for c in self._callbacks if overrides(c, hook)] for hook in BATCH_HOOKS}
         self._asks = any(c.acts_on_batches for hooked in self._hooked.values() for c in hooked)
-        self._tally = Tally(job.metrics)
+        # A custom step shows nobody its outputs: metrics are then for validation alone.
+        self._metrics = job.metrics if self._replica.gives_outputs else ()
+        self._tally = Tally(self._metrics)
         self._steps: list[tuple[float, float, float]] = []
 
     def run(self) -> FitResult:
@@ -153,10 +155,10 @@ class Training:
         run.epoch, run.batch, run.record, run.loss = epoch + 1, first_batch, {}, None
         if not first_batch:
             self._reseed(epoch)
-            self._tally = Tally(self._job.metrics)
+            self._tally, self._steps = Tally(self._metrics), []
             for callback in self._callbacks:
                 callback.before_epoch(run)
-        first_step, self._steps = run.step, []
+        first_step = run.step - len(self._steps)
         began = time.monotonic()
         if self._place.rank == 0:
             self._tell_progress()
@@ -192,7 +194,7 @@ class Training:
 
     def _train(self, epoch: int, first_batch: int) -> None:
         run, plan, replica = self._run, self._plan, self._replica
-        want_output = bool(self._job.metrics)
+        want_output = bool(self._metrics)
         told = time.monotonic()
         before, after = self._hooked["before_batch"], self._hooked["after_batch"]
         with closing(self._stream(epoch, first_batch)) as batches:  # type: ignore[type-var]
@@ -209,7 +211,7 @@ class Training:
                 run.batch += 1
                 run.step += 1
                 if plan.steps_wanted:
-                    self._steps.append((outcome.loss_sum, outcome.loss_count, replica.learning_rate() or 0.0))
+                    self._steps.append((outcome.loss_sum, outcome.loss_count, _number(replica.learning_rate())))
                 if after:
                     run.loss = outcome.loss_sum / outcome.loss_count if outcome.loss_count else None
                     self._call("after_batch")
@@ -217,11 +219,13 @@ class Training:
                 if self._place.rank == 0 and now - told > PROGRESS_SECONDS:
                     told = now
                     self._tell_progress()
-                if self._asks and replica.any(run.reason is not None or bool(run.saves)):
+                asked = self._asks and replica.any(run.reason is not None or bool(run.saves))
+                if asked:
                     self._agree()
                 if run.reason is not None or self._is_over() or run.batch == run.batches:
                     break
-                self._save()
+                if asked:
+                    self._save()
                 if plan.trigger is not None and plan.trigger.after_step(run.step):
                     self._checkpoint(None, None)
 
@@ -265,14 +269,15 @@ class Training:
         position = self._position()
         if self._place.rank == 0:
             data = {"state": state, "position": position, "epoch": self._run.epoch, "step": self._run.step}
-            self._context.emit("checkpoint", path=path, remove=remove, **data)
+            self._context.emit("checkpoint", path=path, remove=remove, example=self._example(), **data)
 
     def _position(self) -> dict[str, Any]:
         """Where this run stands; the same on every rank."""
         run = self._run
         # An epoch that is complete needs nothing remembered of it.
         inside = 0 < run.batch < self._feed.steps
-        own = {"tally": self._tally.told(), **self._randomness()} if inside else None
+        steps = np.array(self._steps, np.float64).reshape(-1, 3)
+        own = {"tally": self._tally.told(), "steps": steps, **self._randomness()} if inside else None
         return {
             "epoch": run.epoch - 1 if inside else run.epoch,
             "batch": run.batch if inside else 0,
@@ -301,13 +306,14 @@ class Training:
         ranks = resume["ranks"]
         mine = ranks[self._place.rank] if len(ranks) == self._place.world else None
         if mine is not None:
-            self._tally = Tally.joined(self._job.metrics, [mine["tally"]])
+            self._tally = Tally.joined(self._metrics, [mine["tally"]])
+            self._steps = [(float(a), float(b), float(c)) for a, b, c in mine["steps"]]
             self._load_randomness(mine)
             return batch
         # Another number of ranks: the sums so far go on with one of them, random numbers start afresh.
         self._reseed(int(resume["epoch"]))
         told = [part["tally"] for part in ranks] if self._place.rank == 0 else []
-        self._tally = Tally.joined(self._job.metrics, told)
+        self._tally = Tally.joined(self._metrics, told)
         return batch
 
     def _reseed(self, epoch: int) -> None:
@@ -346,6 +352,10 @@ class Training:
             with np.errstate(invalid="ignore", divide="ignore"):
                 values = {"loss": sums / counts, "lr": told[0][:, 2]}
             self._context.emit("steps", first=first_step + 1, values=values)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _packed(callback: Callback) -> bytes | None:

@@ -1,6 +1,6 @@
 """A small GAN on a ring of points in the plane: a training step of one's own, with two optimizers.
 
-Run ``python examples/torch_gan.py`` where Orca is installed with torch; it takes well under a minute.
+Run ``python examples/torch_gan.py`` where Orca is installed with torch; it takes half a minute on two cores.
 """
 
 from __future__ import annotations

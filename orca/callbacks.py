@@ -322,7 +322,7 @@ class LRScheduler(Callback):
             self._made = self.scheduler(*(run.optimizer, run.config)[: self._arguments()])
             if self._pending is not None:
                 # Making a scheduler sets the rates back to their start; it goes on from where it was.
-                for group, values in zip(run.optimizer.param_groups, kept, strict=True):
+                for group, values in zip(_groups(run.optimizer), kept, strict=True):
                     group.update(values)
         if self._pending is not None:
             self._made.load_state_dict(_revived(self._pending))
@@ -370,8 +370,12 @@ class LRScheduler(Callback):
 
 
 def _rates(optimizer: Any) -> list[dict[str, Any]]:
-    groups = getattr(optimizer, "param_groups", [])
-    return [{key: value for key, value in group.items() if key != "params"} for group in groups]
+    return [{key: value for key, value in group.items() if key != "params"} for group in _groups(optimizer)]
+
+
+def _groups(optimizer: Any) -> list[Any]:
+    several = optimizer.values() if isinstance(optimizer, dict) else [optimizer]
+    return [group for one in several for group in getattr(one, "param_groups", [])]
 
 
 def _plain(value: Any) -> Any:

@@ -21,9 +21,9 @@ from orca.backends.training import FitPlan, FitResult, fit_on_rank
 from orca.callbacks import Callback, Logger, LRScheduler, less_is_better, split
 from orca.callbacks import Progress as ProgressSetting
 from orca.context import Context, current
-from orca.errors import ArgumentError, DataError, NotFittedError, OrcaError, WorkerError
+from orca.errors import ArgumentError, DataError, NotFittedError, OrcaError, ResourceError, WorkerError
 from orca.history import History
-from orca.keeper import Keeper, latest
+from orca.keeper import Keeper, latest, marked, unmarked
 from orca.launch.base import Event
 from orca.launch.gang import Gang
 from orca.machine import usable_cpus
@@ -38,6 +38,9 @@ from orca.sklearn_api import SklearnApi
 from orca.triggers import EveryEpoch, as_trigger
 
 _log = logging.getLogger("orca")
+
+_ENDLESS = 2**31
+"""Epochs of a run that only its number of steps ends."""
 
 
 class Estimator(SklearnApi):
@@ -221,81 +224,98 @@ class Estimator(SklearnApi):
             epochs = _check_count("epochs", self.epochs if epochs is None else epochs)
         hooks, loggers = split(callbacks)
         trigger = as_trigger(checkpoint_trigger)
+        if trigger is not None and self.model_dir is None and not max_failures:
+            raise ArgumentError(
+                "checkpoint_trigger= has nowhere to write to: give model_dir= to from_torch, or max_failures= to fit, "
+                "which keeps the last checkpoint in memory."
+            )
         if max_failures and trigger is None:
             trigger = EveryEpoch()
-        self._check_hooks(hooks, trigger, sample_weight, class_weight)
+        self._check_hooks(hooks, trigger, accumulate, sample_weight, class_weight)
         options = StepOptions(
             _check_limit("clip_norm", clip_norm) or self._clip_norm,
             _range(clip_value) or self._clip_value,
             _check_count("accumulate", accumulate),
             _check_classes(class_weight),
         )
-        if initial_epoch is not None:
-            self._epoch = _check_count("initial_epoch", initial_epoch, least=0)
-        position = self._resume(resume)
-        begun = self.epoch if position is None else position["begun"]
-        first = self.epoch if position is None else position["epoch"]
-        last = first + 2**31 if epochs is None else epochs if initial_epoch is not None else begun + epochs
-        if self._scheduler is not None:
-            hooks = [self._scheduler, *hooks]
-        loggers = [*loggers, *([self._tensorboard] if self._tensorboard is not None else [])]
-        plan = FitPlan(
-            first,
-            last,
-            batch_size,
-            shuffle=shuffle,
-            first_step=self.step,
-            max_steps=max_steps,
-            validate=validation_data is not None,
-            validation_freq=_check_count("validation_freq", validation_freq),
-            callbacks=hooks,
-            options=options,
-            trigger=trigger,
-            terminate_on_nan=terminate_on_nan,
-            resume=position,
-            steps_wanted=any(type(logger).steps is not Logger.steps for logger in loggers),
-        )
-        shown = [logger.show for logger in loggers if isinstance(logger, ProgressSetting)]
-        check_picklable(
-            **{name: getattr(self.spec, name, None) for name in ("model", "optimizer", "loss", "train_step")}
-        )
-        check_picklable(callbacks=hooks, metrics=self.metrics)
-        context = current()
-        gang = self._gang(context)
-        keeper = Keeper(self._about(), self.model_dir)
-        with ExitStack() as stack:
-            form = self._form(feature_cols, label_cols, batch_size, sample_weight)
-            sources = {"train": stack.enter_context(_borrowed(data, y, context, form))}
-            if validation_data is not None:
-                form = replace(form, argument="validation_data", weights=None)
-                sources["validation"] = stack.enter_context(_borrowed(validation_data, None, context, form))
-            last_shown = last if epochs is not None else None
-            show = stack.enter_context(Progress(last_shown, shown[-1] if shown else progress))
-            told: dict[int, dict[str, Any]] = {}
-            stack.enter_context(_logging(loggers, {**self._about(), **self._run_facts(plan)}))
+        with self._undone_by_failure():
+            if initial_epoch is not None:
+                self._epoch = _check_count("initial_epoch", initial_epoch, least=0)
+            position = self._resume(resume)
+            begun = self.epoch if position is None else position["begun"]
+            first = self.epoch if position is None else position["epoch"]
+            last = first + _ENDLESS if epochs is None else epochs if initial_epoch is not None else begun + epochs
+            if self._scheduler is not None:
+                hooks = [self._scheduler, *hooks]
+            loggers = [*loggers, *([self._tensorboard] if self._tensorboard is not None else [])]
+            plan = FitPlan(
+                first,
+                last,
+                batch_size,
+                shuffle=shuffle,
+                first_step=self.step,
+                max_steps=max_steps,
+                validate=validation_data is not None,
+                validation_freq=_check_count("validation_freq", validation_freq),
+                callbacks=hooks,
+                options=options,
+                trigger=trigger,
+                terminate_on_nan=terminate_on_nan,
+                resume=position,
+                steps_wanted=any(type(logger).steps is not Logger.steps for logger in loggers),
+            )
+            shown = [logger.show for logger in loggers if isinstance(logger, ProgressSetting)]
+            check_picklable(
+                **{name: getattr(self.spec, name, None) for name in ("model", "optimizer", "loss", "train_step")}
+            )
+            check_picklable(callbacks=hooks, metrics=self.metrics)
+            context = current()
+            gang = self._gang(context)
+            keeper = Keeper(self._about(), self.model_dir)
+            with ExitStack() as stack:
+                form = self._form(feature_cols, label_cols, batch_size, sample_weight)
+                sources = {"train": stack.enter_context(_borrowed(data, y, context, form))}
+                if validation_data is not None:
+                    form = replace(form, argument="validation_data", weights=None)
+                    sources["validation"] = stack.enter_context(_borrowed(validation_data, None, context, form))
+                last_shown = last if epochs is not None else None
+                show = stack.enter_context(Progress(last_shown, shown[-1] if shown else progress))
+                told: dict[int, dict[str, Any]] = {}
+                stack.enter_context(_logging(loggers, {**self._about(), **self._run_facts(plan)}))
 
-            def on_event(event: Event) -> None:
-                show(event)
-                keeper(event)
-                if event.kind == "epoch":
-                    told[event.data["record"]["epoch"]] = event.data["record"]
-                    for logger in loggers:
-                        logger.epoch({**event.data["record"], "step": event.data["step"]})
-                elif event.kind == "steps":
-                    for logger in loggers:
-                        logger.steps(event.data["first"], event.data["values"])
+                def on_event(event: Event) -> None:
+                    show(event)
+                    keeper(event)
+                    if event.kind == "epoch":
+                        told[event.data["record"]["epoch"]] = event.data["record"]
+                        for logger in loggers:
+                            logger.epoch({**event.data["record"], "step": event.data["step"]})
+                    elif event.kind == "steps":
+                        for logger in loggers:
+                            logger.steps(event.data["first"], event.data["values"])
 
-            stack.enter_context(gang.lock)
-            result = self._run(gang, plan, sources, on_event, keeper, max_failures)
-            self._state, self._position, self._example = result.state, result.position, result.example
-            self._version += 1
-            self._epoch, self._step = result.epoch, result.step
-            self._remember(gang)
-        for callback, blob in zip(hooks, result.callbacks, strict=False):
-            if blob is not None:
-                callback.__dict__.update(pickle.loads(blob) or {})
-        told.update({record["epoch"]: record for record in result.records})
-        return History([told[epoch] for epoch in sorted(told)], stopped=result.reason)
+                stack.enter_context(gang.lock)
+                result = self._run(gang, plan, sources, on_event, keeper, max_failures)
+                self._state, self._position, self._example = result.state, result.position, result.example
+                self._version += 1
+                self._epoch, self._step = result.epoch, result.step
+                self._remember(gang)
+            for callback, blob in zip(hooks, result.callbacks, strict=False):
+                if blob is not None:
+                    callback.__dict__.update(pickle.loads(blob) or {})
+            told.update({record["epoch"]: record for record in result.records})
+            return History([told[epoch] for epoch in sorted(told)], stopped=result.reason)
+
+    @contextmanager
+    def _undone_by_failure(self) -> Iterator[None]:
+        """A fit that fails leaves the estimator as it was."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            # A later state may have reached ranks under the next version's number: skip that.
+            self.__dict__.update({**before, "_owner": uuid.uuid4().hex})
+            raise
 
     def _run(
         self,
@@ -409,7 +429,7 @@ class Estimator(SklearnApi):
             check_features(frames, form)
             return from_frames(frames.transform_shard(step), kind)
         # Fewer, larger tasks: one per worker, as each loads the model once.
-        shards = to_shards(data, None, context.engine, Form(need_labels=False), parts=self.workers)
+        shards = to_shards(data, None, context.engine, Form(need_labels=False, pairs=False), parts=self.workers)
         if kind == "shards":
             return shards.transform_shard(step)
         predicted = shards.transform_shard(replace(step, only_prediction=True))
@@ -448,7 +468,7 @@ class Estimator(SklearnApi):
         """Save what was learned (weights, optimizer, position) to a folder on any fsspec path; return the path."""
         if self._state is None:
             raise NotFittedError("There is nothing to save yet: call fit or load first.")
-        state = {**self._state, "position": self._position, "example": _as_list(self._example)}
+        state = {**self._state, "position": self._position, "example": marked(self._example)}
         checkpoint.save(path, {**self._about(), "epoch": self.epoch, "step": self.step}, state)
         return path
 
@@ -460,7 +480,7 @@ class Estimator(SklearnApi):
                 f"path={path!r} was saved from {about['framework']}; this estimator is for {self.backend.framework}."
             )
         self._position = state.pop("position", None)
-        self._example = _as_tuple(state.pop("example", None))
+        self._example = unmarked(state.pop("example", None))
         self._state = state
         self._epoch = int(about["epoch"])
         self._step = int(about.get("step", 0))
@@ -534,7 +554,9 @@ class Estimator(SklearnApi):
         """End the worker processes of this estimator's size; the next call starts new ones."""
         current().stop_gang(self._ranks, self.backend.preload)
 
-    def _check_hooks(self, hooks: list[Callback], trigger: Any, sample_weight: Any, class_weight: Any) -> None:
+    def _check_hooks(
+        self, hooks: list[Callback], trigger: Any, accumulate: int, sample_weight: Any, class_weight: Any
+    ) -> None:
         if not self.backend.keeps_step(self.spec):
             if trigger is not None and not isinstance(trigger, EveryEpoch):
                 raise ArgumentError(
@@ -544,6 +566,8 @@ class Estimator(SklearnApi):
             if any(isinstance(hook, LRScheduler) and hook.per == "step" for hook in stepwise):
                 raise ArgumentError('LRScheduler(per="step"): asynchronous workers do not keep step; use per="epoch".')
         if getattr(self.spec, "train_step", None) is not None:
+            if accumulate != 1:
+                raise ArgumentError("accumulate= is not for train_step=, which does its own backward passes.")
             if sample_weight is not None or class_weight is not None:
                 raise ArgumentError("sample_weight= and class_weight= belong to a loss; train_step= computes its own.")
         if sample_weight is not None or class_weight is not None:
@@ -569,7 +593,7 @@ class Estimator(SklearnApi):
         return {
             "workers": self.workers,
             "batch_size": plan.batch_size,
-            "epochs": plan.last_epoch - plan.first_epoch,
+            "epochs": plan.last_epoch - plan.first_epoch if plan.last_epoch < plan.first_epoch + _ENDLESS else None,
             "config": dict(getattr(self.spec, "config", {})),
         }
 
@@ -582,6 +606,14 @@ class Estimator(SklearnApi):
                 kept["_state"] = {"model": self._state["model"]}
                 kept["_position"] = None
         return kept
+
+    def _fits(self, state: State | None) -> bool:
+        """Whether learned weights still have a place in this model."""
+        try:
+            self.backend.model(self.spec, state, self.seed)
+        except Exception:
+            return False
+        return True
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._state is not None
@@ -612,7 +644,13 @@ class Estimator(SklearnApi):
 
     def _gang(self, context: Context) -> Gang:
         context.preload = self.backend.preload
-        return context.gang(self._ranks, self.backend.preload)
+        try:
+            return context.gang(self._ranks, self.backend.preload)
+        except ResourceError as error:
+            if self._ranks == self.workers:
+                raise
+            servers = self._ranks - self.workers
+            raise ResourceError(f"{self.workers} workers and {servers} servers are too many: {error}") from None
 
     @property
     def _ranks(self) -> int:
@@ -709,23 +747,6 @@ def _check_classes(value: Any) -> dict[int, float] | None:
             f"class_weight={value!r}: expected a dict of class numbers and weights, as {{0: 1.0, 1: 5.0}}."
         )
     return {int(key): float(weight) for key, weight in value.items()}
-
-
-def _as_list(tree: Any) -> Any:
-    """Tuples have no place in a saved state; they are marked."""
-    if isinstance(tree, tuple):
-        return {"tuple": [_as_list(value) for value in tree]}
-    if isinstance(tree, dict):
-        return {key: _as_list(value) for key, value in tree.items()}
-    return [_as_list(value) for value in tree] if isinstance(tree, list) else tree
-
-
-def _as_tuple(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        if set(tree) == {"tuple"}:
-            return tuple(_as_tuple(value) for value in tree["tuple"])
-        return {key: _as_tuple(value) for key, value in tree.items()}
-    return [_as_tuple(value) for value in tree] if isinstance(tree, list) else tree
 
 
 __all__: Sequence[str] = ["Estimator"]

@@ -32,9 +32,28 @@ class Keeper:
             path = f"{self._folder}/{_NAME}{data['step']}" if self._folder is not None else None
         if path is not None:
             about = {**self._about, "epoch": data["epoch"], "step": data["step"]}
-            checkpoint.save(path, about, {**data["state"], "position": data["position"]})
+            state = {**data["state"], "position": data["position"], "example": marked(data["example"])}
+            checkpoint.save(path, about, state)
         if data["remove"] is not None:
             checkpoint.remove(data["remove"])
+
+
+def marked(tree: Any) -> Any:
+    """Tuples have no place in a saved state; they are marked."""
+    if isinstance(tree, tuple):
+        return {"tuple": [marked(value) for value in tree]}
+    if isinstance(tree, dict):
+        return {key: marked(value) for key, value in tree.items()}
+    return [marked(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def unmarked(tree: Any) -> Any:
+    """The reverse of `marked`."""
+    if isinstance(tree, dict):
+        if set(tree) == {"tuple"}:
+            return tuple(unmarked(value) for value in tree["tuple"])
+        return {key: unmarked(value) for key, value in tree.items()}
+    return [unmarked(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def latest(folder: str, version: int | None = None) -> str | None:
@@ -47,7 +66,7 @@ def latest(folder: str, version: int | None = None) -> str | None:
     files, target = fsspec.core.url_to_fs(folder)
     found: dict[int, str] = {}
     for name in files.ls(target, detail=False) if files.isdir(target) else []:
-        match = re.search(rf"{_NAME}(\d+)/?$", str(name))
+        match = re.search(r"(?:checkpoint|epoch)-(\d+)/?$", str(name))
         if match and checkpoint.exists(f"{folder}/{match[0].rstrip('/')}"):
             found[int(match[1])] = f"{folder}/{match[0].rstrip('/')}"
     if version is not None:

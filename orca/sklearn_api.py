@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orca.errors import ArgumentError, suggest
+
+if TYPE_CHECKING:
+    from orca.backends.base import Backend
 
 KEEPS_STATE = ("epochs", "batch_size", "metrics", "workers", "backend", "model_dir", "seed")
 """Parameters that can change without making another model of it."""
@@ -20,6 +23,7 @@ class SklearnApi:
 
     _maker: Callable[..., Any] | None = None
     _params: dict[str, Any]
+    backend: Backend
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All parameters; with `deep` the entries of ``config`` as well, as ``config__<name>``."""
@@ -35,13 +39,15 @@ class SklearnApi:
         changed = dict(self._params)
         for name, value in params.items():
             head, _, entry = name.partition("__")
-            if head not in changed or (entry and head != "config"):
+            if (head not in changed and head not in self.backend.options) or (entry and head != "config"):
                 known = ", ".join(changed)
                 raise ArgumentError(f"set_params does not know {name!r}. Parameters: {known}." + suggest(head, changed))
             changed[head] = {**(changed["config"] or {}), entry: value} if entry else value
         fresh = self._remake(changed)
         changes = {name.partition("__")[0] for name in params}
         kept = self._learned(with_optimizer=changes <= set(KEEPS_STATE)) if "model" not in changes else {}
+        if not changes <= set(KEEPS_STATE) and kept and not fresh._fits(kept["_state"]):
+            kept = {}  # another config made another model
         self.__dict__ = {**fresh.__dict__, **kept}
         return self
 

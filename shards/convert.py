@@ -39,6 +39,8 @@ class Form:
     config: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 32
     """What a data creator is called with."""
+    pairs: bool = True
+    """Whether a pair of arrays is (features, labels)."""
     weights: Any = None
     """How much each row counts: an array beside arrays, or the name of a column."""
 
@@ -89,10 +91,18 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
         return _from_batches(data, kind, engine, form)
     if form.feature_cols is not None and isinstance(data, dict):
         return _put(_columns(data, _choose([str(key) for key in data], form)), engine, form, parts)
-    return _put(to_tree(data, y, form.argument, form.need_labels, form.weights), engine, form, parts)
+    tree = to_tree(data, y, form.argument, form.need_labels, form.weights, form.pairs)
+    return _put(tree, engine, form, parts)
 
 
-def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool = True, weights: Any = None) -> Any:
+def to_tree(
+    data: Any,
+    y: Any = None,
+    argument: str = "data",
+    need_labels: bool = True,
+    weights: Any = None,
+    pairs: bool = True,
+) -> Any:
     """Bring arrays into the form {"x": …, "y": …}: fit(x, y), (x, y) and dicts are understood."""
     if isinstance(weights, str):
         raise DataError(f"sample_weight={weights!r} names a column, but {argument}= has none; give an array.")
@@ -102,7 +112,7 @@ def to_tree(data: Any, y: Any = None, argument: str = "data", need_labels: bool 
             raise DataError(f'Labels were given twice: as y= and as the entry "y" of {argument}=.')
     elif y is not None:
         tree = {"x": data, "y": y}
-    elif need_labels and isinstance(data, tuple | list) and len(data) == 2:
+    elif pairs and isinstance(data, tuple | list) and len(data) == 2:
         tree = {"x": data[0], "y": data[1]}
     else:
         tree = {"x": data}
@@ -184,7 +194,7 @@ def _choose(known: list[str], form: Form) -> Form:
         raise ColumnError(
             f"{form.argument}= has named columns: say which to use with {missing}. Columns: {', '.join(known)}."
         )
-    return replace(form, feature_cols=features, label_cols=labels if form.need_labels else None)
+    return replace(form, feature_cols=features, label_cols=labels)
 
 
 def _check_known(form: Form, known: list[str]) -> None:
@@ -300,7 +310,8 @@ def _grouped(batches: Iterator[Any], form: Form) -> Iterator[Any]:
     held: list[Any] = []
     size = 0
     for batch in batches:
-        tree = to_tree(tuple(batch) if isinstance(batch, list) else batch, None, form.argument, form.need_labels)
+        pair = tuple(batch) if isinstance(batch, list) else batch
+        tree = to_tree(pair, None, form.argument, form.need_labels, pairs=form.pairs)
         held.append(tree)
         size += size_in_bytes(tree)
         if size >= SHARD_BYTES:

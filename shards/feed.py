@@ -42,6 +42,8 @@ class Batch:
     rows: int
     total: int
     filler: bool = False
+    least: int = 1
+    """The rows of the smallest share of the step; the same on every rank."""
 
 
 def share(rows: int, rank: int, world: int) -> tuple[int, int]:
@@ -165,12 +167,16 @@ class Feed:
                 low, high = 0, total
             low, high = start + low, start + high
             data = self.rows.slice(low, high) if order is None else self.rows.take(order[low:high])
-            yield Batch(data, 0 if filler else high - low, total, filler)
+            yield Batch(data, 0 if filler else high - low, total, filler, total // self._sharing(total))
+
+    def _sharing(self, total: int) -> int:
+        """How many ranks take rows of a step. In a short last step no rank gets a single row if it can be helped:
+        some layers (batch norm) cannot train on one."""
+        return self._world if total == self.batch_size else min(self._world, max(1, total // 2))
 
     def _share(self, total: int) -> tuple[int, int]:
-        """This rank's part of a step. In a short last step no rank gets a single row if it can be helped:
-        some layers (batch norm) cannot train on one."""
-        world = self._world if total == self.batch_size else min(self._world, max(1, total // 2))
+        """This rank's part of a step."""
+        world = self._sharing(total)
         return share(total, self._rank, world) if self._rank < world else (0, 0)
 
 

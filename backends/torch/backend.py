@@ -36,16 +36,23 @@ class TorchBackend(Backend):
     def __init__(self, name: str, join: Join, options: Sequence[str] = ()) -> None:
         self.name = name
         self._join = join
-        self._options = tuple(options)
+        self.options = tuple(options)
 
     def check(self, spec: TorchSpec, workers: int) -> None:
         spec.check()
         for option, value in spec.sync_options.items():
-            if option not in self._options:
+            if option not in self.options:
                 raise ArgumentError(
                     f"{option}={value!r} is not an option of backend={self.name!r}."
-                    + (f" Its options: {', '.join(self._options)}." if self._options else " It has none.")
+                    + (f" Its options: {', '.join(self.options)}." if self.options else " It has none.")
                 )
+
+        if spec.sync_options.get("sharded"):
+            for name, value in (("compression", spec.sync_options.get("compression")), ("train_step", spec.train_step)):
+                if value is not None:
+                    raise ArgumentError(f"{name}= does not go together with sharded=True.")
+        if self.name == "horovod" and spec.sync_options.get("compression") == "bf16":
+            raise ArgumentError('compression="bf16": Horovod compresses to "fp16" only.')
 
     def check_fit(self, spec: TorchSpec) -> None:
         needed = ("optimizer",) if spec.train_step is not None else ("optimizer", "loss")
@@ -183,5 +190,7 @@ class ServerBackend(TorchBackend):
     def notes(self, spec: TorchSpec) -> Sequence[str]:
         lines = list(super().notes(spec))
         if self._is_async(spec):
-            lines.append(f"{self.servers(spec)} server ranks after the workers; each push is one update")
+            count = self.servers(spec)
+            word = "rank" if count == 1 else "ranks"
+            lines.append(f"{count} server {word} after the workers; each push is one update")
         return lines

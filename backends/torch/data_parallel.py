@@ -21,6 +21,8 @@ from orca.backends.torch.sync import Sync, Usage, flat_average
 class Collective(Sync):
     """What all ways over a torch process group have in common."""
 
+    _wire: torch.dtype | None = None
+
     def __init__(self, world: int) -> None:
         super().__init__()
         self.world = world
@@ -36,22 +38,36 @@ class Collective(Sync):
         return value
 
     def sum_through(self, value: torch.Tensor) -> torch.Tensor:
-        from torch.distributed.nn.functional import all_reduce
-
-        return all_reduce(value)
+        return _Sum.apply(value)
 
     def average(self, tensors: Iterable[torch.Tensor]) -> None:
         flat_average(list(tensors), self.world, self._sum)
 
     def _sum(self, flat: torch.Tensor) -> None:
-        if self.world > 2 and flat.device.type == "cpu":
-            sum_in_order(flat, self.world)
+        if self._wire is not None or (self.world > 2 and flat.device.type == "cpu"):
+            sum_in_order(flat, self.world, self._wire)
         else:
             dist.all_reduce(flat)
 
     def settle(self) -> None:
         for buffer in self.model.buffers():
             dist.broadcast(buffer, src=0)
+
+
+class _Sum(torch.autograd.Function):  # type: ignore[misc]
+    """The sum over all ranks; the gradient of a sum is the sum of the gradients."""
+
+    @staticmethod
+    def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total)
+        return total
 
 
 class DataParallel(Collective):
@@ -63,7 +79,7 @@ class DataParallel(Collective):
 
     def __init__(self, world: int, compression: str | None = None) -> None:
         super().__init__(world)
-        self._compression = compression
+        self._wire = HALF.get(compression or "")
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().attach(model, optimizer)
@@ -91,8 +107,8 @@ class DataParallel(Collective):
         known = inspect.signature(ddp).parameters
         quiet = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
         self.forward = ddp(self.model, find_unused_parameters=unused, **quiet)
-        if self._compression is not None or (self.world > 2 and not torch.cuda.is_available()):
-            self.forward.register_comm_hook((self.world, HALF.get(self._compression or "")), _in_order)
+        if self._wire is not None or (self.world > 2 and not torch.cuda.is_available()):
+            self.forward.register_comm_hook((self.world, self._wire), _in_order)
 
 
 class Sharded(Collective):

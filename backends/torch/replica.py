@@ -57,6 +57,7 @@ class TorchReplica(Replica):
         self._good_steps = 0
         self._sync_batchnorm = sync_batchnorm
         self._train_step = train_step
+        self.gives_outputs = train_step is None
         self._options = StepOptions()
         self._casts: bool | None = None
 
@@ -123,7 +124,7 @@ class TorchReplica(Replica):
             by_class = class_weights(target, self._options.class_weight, self._dtype)
             weights = by_class if weights is None else weights * by_class
         rows = 0 if batch.filler else batch.rows
-        pieces = self._pieces(features, target, weights, batch.filler)
+        pieces = self._pieces(features, target, weights, max(1, min(self._options.accumulate, batch.least)))
         # A rank's mean is weighted by its rows (or their weights), so that the average over ranks is the mean
         # over all rows of the step.
         counts: list[Any] = [self._loss.count(piece[1], 0, piece[2]) for piece in pieces]
@@ -165,7 +166,9 @@ class TorchReplica(Replica):
         if self._scale is not None and not self._unscale(self._scale):
             return
         if options.on_gradients is not None:
+            sync.show_gradients()
             options.on_gradients()
+            sync.take_gradients()
         if options.clip_value is not None:
             for value in sync.trained():
                 value.grad.clamp_(*options.clip_value)
@@ -185,11 +188,12 @@ class TorchReplica(Replica):
             self._scale, self._good_steps = scale * 2, 0
         return True
 
-    def _pieces(self, features: Any, target: Any, weights: Any, filler: bool) -> list[tuple[Any, Any, Any]]:
-        rows = first_length(features)
-        count = 1 if filler else max(1, min(self._options.accumulate, rows))
+    @staticmethod
+    def _pieces(features: Any, target: Any, weights: Any, count: int) -> list[tuple[Any, Any, Any]]:
+        """A step's rows in so many pieces: as many on every rank, as layers may wait for the other ranks."""
         if count == 1:
             return [(features, target, weights)]
+        rows = first_length(features)
         edges = [rows * number // count for number in range(count + 1)]
         whole = (features, target) if weights is None else (features, target, weights)
         cut = [take_rows(whole, low, high) for low, high in itertools.pairwise(edges)]

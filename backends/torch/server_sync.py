@@ -185,6 +185,14 @@ class ParameterServer(Collective):
         own = super().norm() if self.trained() else torch.zeros(())
         return self.total(own**2).sqrt()
 
+    def show_gradients(self) -> None:
+        for table in self._tables:
+            all_gather(table.gradients, table.owned.grad)
+
+    def take_gradients(self) -> None:
+        for table in self._tables:
+            table.owned.grad.copy_(table.gradients.chunk(self.world)[self._rank])
+
     def update(self) -> None:
         self.optimizer.step()
         for table in self._tables:

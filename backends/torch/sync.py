@@ -64,6 +64,12 @@ class Sync:
         """The norm of the whole gradient, the same on all ranks."""
         return nn.utils.get_total_norm([value.grad for value in self.trained()])
 
+    def show_gradients(self) -> None:
+        """Put the agreed gradients into the model's own parameters, where somebody wants to see them."""
+
+    def take_gradients(self) -> None:
+        """Take over what has become of them."""
+
     def update(self) -> None:
         """Apply the gradients; after this the weights are the same on all ranks."""
         self.optimizer.step()

@@ -430,7 +430,7 @@ def test_async_learns_with_several_servers_and_its_state_serves_the_others(local
     again.load(str(tmp_path / "async")).fit(x, y, batch_size=32)
     assert "1 server ranks" in again.explain() or "server" in again.explain()
     with pytest.raises(ArgumentError, match="do not keep step; use EveryEpoch"):
-        est.fit(x, y, checkpoint_trigger=5)
+        est.fit(x, y, checkpoint_trigger=5, max_failures=1)
 
 
 def test_optimizer_state_travels_between_all_backends(local: Context, tmp_path):
@@ -560,3 +560,113 @@ def test_the_users_model_object_is_not_touched(local: Context):
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key])
     assert not torch.equal(est.get_model().weight, before["weight"])
+
+
+@pytest.mark.parametrize("sync", BACKENDS)
+def test_pieces_are_as_many_on_every_rank(local: Context, sync):
+    # The last step has two rows, for one rank alone: the others take part without any of their own.
+    x, y = make_data(66)
+
+    def step(model, xs, ys, rows):
+        nn.functional.cross_entropy(model(xs), ys).backward()
+
+    est = estimator(sync, workers=3, sync_batchnorm=sync != "sharded")
+    est.fit(x, y, epochs=2, batch_size=16, accumulate=2)
+    close(est, alone(x, y, step), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_the_parameter_server_are_shown_and_changed_by_hooks(local: Context):
+    class Halve(Callback):
+        acts_on_batches = False
+
+        def __init__(self):
+            self.norms = []
+
+        def on_gradients(self, run):
+            values = [value.grad for value in run.model.parameters()]
+            self.norms.append(float(nn.utils.get_total_norm(values)))
+            for value in values:
+                value.mul_(0.5)
+
+    x, y = make_data(48)
+    seen = {sync: Halve() for sync in ("ddp", "server")}
+    losses = [estimator(sync).fit(x, y, epochs=2, batch_size=16, callbacks=[seen[sync]])["loss"] for sync in seen]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    np.testing.assert_allclose(seen["ddp"].norms, seen["server"].norms, rtol=1e-4)
+    assert losses[0] != estimator().fit(x, y, epochs=2, batch_size=16)["loss"]
+
+
+def test_a_failed_fit_leaves_the_estimator_as_it_was(local: Context, tmp_path):
+    x, y = make_data(64)
+    est = estimator()
+    est.fit(x, y, epochs=2, batch_size=16)
+    other = estimator(seed=99)
+    other.fit(x, y, batch_size=16)
+    other.save(str(tmp_path / "other"))
+    before = est.epoch, est.step, est.seed, est.predict(x).tolist()
+
+    class Fail(Callback):
+        def after_batch(self, run):
+            raise ValueError("no")
+
+    for more in ({"initial_epoch": 7, "epochs": 9}, {"resume": str(tmp_path / "other"), "epochs": 3}):
+        with pytest.raises(WorkerError, match="ValueError: no"):
+            est.fit(x, y, batch_size=16, callbacks=[Fail()], **more)
+        assert (est.epoch, est.step, est.seed, est.predict(x).tolist()) == before
+    reference = estimator()
+    reference.fit(x, y, epochs=3, batch_size=16)
+    est.fit(x, y, batch_size=16)
+    close(est, reference.get_model())
+
+
+def test_integers_are_indices_for_embeddings_and_numbers_for_layers(local: Context):
+    x = np.arange(40).reshape(20, 2)
+    y = (x[:, 0] % 4 == 0).astype("i8")
+    plain = estimator(model=lambda config: nn.Linear(2, 2), config={"lr": 1e-4})
+    assert np.isfinite(plain.fit(x, y, batch_size=10)["loss"][0])
+    embedded = estimator(model=lambda config: nn.Sequential(nn.Embedding(40, 3), nn.Flatten(), nn.Linear(6, 2)))
+    assert np.isfinite(embedded.fit(x, y, batch_size=10)["loss"][0])
+    assert embedded.predict(x).shape == (20, 2)
+
+
+def test_options_that_do_not_go_together_are_refused(local: Context):
+    x, y = make_data(20)
+    for options, words in (
+        ({"sharded": True, "compression": "fp16"}, "does not go together with sharded=True"),
+        ({"sharded": True, "train_step": gan_step}, "does not go together with sharded=True"),
+        ({"backend": "horovod", "compression": "bf16"}, "Horovod compresses to"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            estimator(**options)
+    with pytest.raises(ArgumentError, match="accumulate= is not for train_step="):
+        estimator(train_step=gan_step).fit(x, y, accumulate=2)
+    with pytest.raises(ArgumentError, match="nowhere to write to: give model_dir="):
+        estimator().fit(x, y, checkpoint_trigger=3)
+
+
+def test_a_custom_step_takes_pairs_frames_and_validation(local: Context):
+    pandas = pytest.importorskip("pandas")
+
+    def plain(step):
+        loss = nn.functional.cross_entropy(step.model(step.x), step.y)
+        step.minimize(loss)
+        return loss
+
+    x, y = make_data(48)
+    lr = torch.optim.lr_scheduler
+    options = {
+        "train_step": plain, "metrics": ["accuracy"],
+        "optimizer": lambda model, config: {"only": torch.optim.SGD(model.parameters(), 0.1)},
+        "scheduler_creator": lambda optimizers, config: lr.StepLR(optimizers["only"], 1, gamma=0.5),
+    }  # fmt: skip
+    est = estimator(**options)
+    history = est.fit((x, y), epochs=2, batch_size=16, validation_data=(x, y))
+    assert "accuracy" not in history.columns
+    assert history[-1]["val_accuracy"] > 0.3
+    history = est.fit((x, y), epochs=1, batch_size=16)
+    assert history["lr"] == pytest.approx([0.025])
+    frame = pandas.DataFrame(x, columns=list("abcdef")).assign(label=y)
+    found = estimator(**options).fit(frame, feature_cols=list("abcdef"), label_cols="label", epochs=1, batch_size=16)
+    np.testing.assert_allclose(
+        found["loss"], estimator(**options).fit(x, y, epochs=1, batch_size=16)["loss"], rtol=1e-5
+    )
