@@ -89,12 +89,6 @@ class Replica(ABC):
     def configure(self, options: StepOptions) -> None:
         """Hear what the steps to come have to do."""
 
-    def begin(self) -> None:
-        """A run of steps begins on all ranks."""
-
-    def end(self) -> None:
-        """The run of steps has ended on all ranks."""
-
     def random_state(self) -> dict[str, Any]:
         """Where the framework's random numbers stand."""
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -171,7 +172,8 @@ class Predict:
 
     def like(self, features: Any) -> Any:
         """What `columns` would return for such features, found in this process, which keeps nothing of it."""
-        replica = self.job.backend.build_alone(self.job.spec, self.job.seed, 0)
+        # A copy: the user's own model object is in this process.
+        replica = self.job.backend.build_alone(copy.deepcopy(self.job.spec), self.job.seed, 0)
         if self.job.state is not None:
             replica.load_state(self.job.state)
         return self._named(replica.predict_step(features))

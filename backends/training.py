@@ -50,6 +50,8 @@ class FitPlan:
     terminate_on_nan: bool = True
     resume: dict[str, Any] | None = None
     """Where in the epoch to go on: what `Training._position` has put into a checkpoint."""
+    stopped: str | None = None
+    """Why the run had ended already when a failure came."""
     steps_wanted: bool = False
     """Whether somebody wants the losses of single steps."""
 
@@ -119,17 +121,20 @@ class Training:
         first_batch = self._restore() if plan.resume is not None else 0
         records: list[dict[str, Any]] = []
         run.epoch = plan.first_epoch
+        run.reason = plan.stopped
         for callback in self._callbacks:
             callback.before_run(run)
-        replica.begin()
+        self._agree()
         for epoch in range(plan.first_epoch, plan.last_epoch):
-            records.append(self._epoch(epoch, first_batch))
-            first_batch = 0
             if run.reason is not None or self._is_over():
                 break
-        replica.end()
+            record = self._epoch(epoch, first_batch)
+            if record is not None:
+                records.append(record)
+            first_batch = 0
         for callback in self._callbacks:
             callback.after_run(run)
+        self._agree()
         self._save()
         # What a rank holds now is the next version of the model.
         self._context.memory["replica"] = (self._job.owner, self._job.version + 1, replica)
@@ -150,7 +155,8 @@ class Training:
         rows = self._feed.rows.slice(0, 2)
         return tree_map(np.array, features_of(rows))
 
-    def _epoch(self, epoch: int, first_batch: int) -> dict[str, Any]:
+    def _epoch(self, epoch: int, first_batch: int) -> dict[str, Any] | None:
+        """One epoch, or the rest of it; None if a callback stopped the run before it began."""
         run, plan, replica, context = self._run, self._plan, self._replica, self._context
         run.epoch, run.batch, run.record, run.loss = epoch + 1, first_batch, {}, None
         if not first_batch:
@@ -158,6 +164,10 @@ class Training:
             self._tally, self._steps = Tally(self._metrics), []
             for callback in self._callbacks:
                 callback.before_epoch(run)
+            self._agree()
+            if run.reason is not None:
+                run.epoch = epoch
+                return None
         first_step = run.step - len(self._steps)
         began = time.monotonic()
         if self._place.rank == 0:
@@ -285,15 +295,21 @@ class Training:
             "batch_size": self._plan.batch_size,
             "begun": self._plan.first_epoch if self._plan.resume is None else self._plan.resume["begun"],
             "ranks": self._context.allgather(own) if inside else [],
-            "callbacks": [callback.state() for callback in self._callbacks],
+            "metrics": [metric.name for metric in self._metrics],
+            "reason": run.reason,
+            "callbacks": [[type(callback).__name__, callback.state()] for callback in self._callbacks],
         }
 
     def _restore(self) -> int:
         resume = self._plan.resume
         assert resume is not None
-        if len(resume["callbacks"]) == len(self._callbacks):
-            for callback, state in zip(self._callbacks, resume["callbacks"], strict=True):
-                callback.load_state(state)
+        # By kind and order: a callback that was not there before begins, one that is gone is not missed.
+        left = list(resume["callbacks"])
+        for callback in self._callbacks:
+            found = next((entry for entry in left if entry[0] == type(callback).__name__), None)
+            if found is not None:
+                left = [entry for entry in left if entry is not found]
+                callback.load_state(found[1])
         batch = int(resume["batch"])
         if not batch:
             return 0
@@ -302,6 +318,12 @@ class Training:
                 f"The checkpoint stands in step {batch} of an epoch over {resume['rows']} rows with batch_size="
                 f"{resume['batch_size']}; now there are {len(self._feed.rows)} rows and batch_size="
                 f"{self._plan.batch_size}. Resume with the same data and batch_size, or load it and fit anew."
+            )
+        metrics = [metric.name for metric in self._metrics]
+        if resume["metrics"] != metrics:
+            raise DataError(
+                f"The checkpoint stands within an epoch with the metrics {resume['metrics']}; now they are {metrics}. "
+                "Resume with the same metrics, or load it and fit anew."
             )
         ranks = resume["ranks"]
         mine = ranks[self._place.rank] if len(ranks) == self._place.world else None

@@ -207,6 +207,7 @@ class EarlyStopping(_Watch):
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
             raise ArgumentError(f"patience={patience!r}: expected a whole number of at least 0.")
         self.patience = patience
+        self.baseline = baseline
         self.best = baseline
         self.restore_best = restore_best
         self.best_epoch = 0
@@ -216,7 +217,7 @@ class EarlyStopping(_Watch):
 
     def before_run(self, run: Run) -> None:
         if not run.resumed:
-            self.waited = 0
+            self.best, self.best_epoch, self.waited, self._kept = self.baseline, 0, 0, None
 
     def after_epoch(self, run: Run) -> None:
         value = self.value(run)

@@ -13,10 +13,10 @@ import numpy as np
 from orca.errors import ArgumentError, DataError
 
 _ABOUT = "orca.json"
-_MARK = "orca.array"
+_MARK, _TENSOR, _ITEMS, _TUPLE = "orca.array", "orca.tensor", "orca.items", "orca.tuple"
 
 
-def save(path: str, about: dict[str, Any], state: Any) -> None:
+def save(path: str, facts: dict[str, Any], state: Any) -> None:
     """Write a state to a folder. The description is moved in last and names its arrays: until then the old
     state is the saved one, whatever interrupts the writing."""
     import fsspec
@@ -24,16 +24,18 @@ def save(path: str, about: dict[str, Any], state: Any) -> None:
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     name = f"arrays-{uuid.uuid4().hex[:12]}.safetensors"
-    about = {"format": 1, **about, "arrays": name, "state": _split(state, "", arrays)}
+    told = {"format": 1, **facts, "arrays": name, "state": _split(state, "", arrays)}
     files, target = fsspec.core.url_to_fs(str(path))
     target = target.rstrip("/")
-    if files.exists(target) and not files.exists(f"{target}/{_ABOUT}") and files.ls(target, detail=False):
+    found = [str(name).rpartition("/")[2] for name in files.ls(target, detail=False)] if files.exists(target) else []
+    # What a writing that was cut off has left may go.
+    if _ABOUT not in found and any(not name.startswith("arrays-") for name in found):
         raise ArgumentError(f"path={str(path)!r} exists and is not a saved estimator. Choose another path.")
     files.makedirs(target, exist_ok=True)
     draft = f"{target}/{name}.json"
     try:
         files.pipe_file(f"{target}/{name}", pack(arrays))
-        files.pipe_file(draft, json.dumps(about, indent=1).encode())
+        files.pipe_file(draft, json.dumps(told, indent=1).encode())
         files.mv(draft, f"{target}/{_ABOUT}")
     except BaseException:
         for left in (f"{target}/{name}", draft):
@@ -54,6 +56,17 @@ def exists(path: str) -> bool:
     return bool(files.exists(f"{target.rstrip('/')}/{_ABOUT}"))
 
 
+def about(path: str) -> dict[str, Any] | None:
+    """What a saved state says of itself, or None if there is none."""
+    import fsspec
+
+    if not exists(path):
+        return None
+    files, target = fsspec.core.url_to_fs(str(path))
+    told: dict[str, Any] = json.loads(files.cat_file(f"{target.rstrip('/')}/{_ABOUT}"))
+    return {key: value for key, value in told.items() if key != "state"}
+
+
 def remove(path: str) -> None:
     """Delete a saved state; a folder that is none stays."""
     import fsspec
@@ -72,16 +85,18 @@ def load(path: str) -> tuple[dict[str, Any], Any]:
     target = target.rstrip("/")
     if not files.exists(f"{target}/{_ABOUT}"):
         raise ArgumentError(f"path={str(path)!r} has no saved estimator in it (no {_ABOUT} there).")
-    about = json.loads(files.cat_file(f"{target}/{_ABOUT}"))
+    told = json.loads(files.cat_file(f"{target}/{_ABOUT}"))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "arrays"
-        files.get_file(f"{target}/{about.pop('arrays')}", str(copy))
+        files.get_file(f"{target}/{told.pop('arrays')}", str(copy))
         arrays = load_file(str(copy))
-    return about, _join(about.pop("state"), arrays)
+    return told, _join(told.pop("state"), arrays)
 
 
 def _split(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """Replace arrays by their names; refuse what JSON cannot hold."""
+    """Replace arrays by their names, mark what JSON does not know; refuse what cannot be kept."""
+    if hasattr(tree, "detach") and hasattr(tree, "numpy"):
+        return {_TENSOR: _split(tree.detach().cpu().numpy(), name, arrays)}
     if isinstance(tree, np.ndarray):
         key = name or "value"
         arrays[key] = np.ascontiguousarray(tree).reshape(tree.shape)
@@ -89,7 +104,11 @@ def _split(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
     if isinstance(tree, np.generic):
         return tree.item()
     if isinstance(tree, dict):
-        return {str(key): _split(value, f"{name}.{key}" if name else str(key), arrays) for key, value in tree.items()}
+        if all(isinstance(key, str) for key in tree):
+            return {key: _split(value, f"{name}.{key}" if name else key, arrays) for key, value in tree.items()}
+        return {_ITEMS: [[key, _split(value, f"{name}.{key}", arrays)] for key, value in tree.items()]}
+    if isinstance(tree, tuple):
+        return {_TUPLE: [_split(value, f"{name}.{index}", arrays) for index, value in enumerate(tree)]}
     if isinstance(tree, list):
         return [_split(value, f"{name}.{index}", arrays) for index, value in enumerate(tree)]
     if tree is None or isinstance(tree, bool | int | float | str):
@@ -98,10 +117,18 @@ def _split(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
 
 
 def _join(tree: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    if isinstance(tree, dict):
-        if set(tree) == {_MARK}:
-            return arrays[tree[_MARK]]
-        return {key: _join(value, arrays) for key, value in tree.items()}
     if isinstance(tree, list):
         return [_join(value, arrays) for value in tree]
-    return tree
+    if not isinstance(tree, dict):
+        return tree
+    if set(tree) == {_MARK}:
+        return arrays[tree[_MARK]]
+    if set(tree) == {_TENSOR}:
+        import torch
+
+        return torch.from_numpy(np.array(_join(tree[_TENSOR], arrays)))
+    if set(tree) == {_ITEMS}:
+        return {key: _join(value, arrays) for key, value in tree[_ITEMS]}
+    if set(tree) == {_TUPLE}:
+        return tuple(_join(value, arrays) for value in tree[_TUPLE])
+    return {key: _join(value, arrays) for key, value in tree.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import operator
+import os
 import pickle
 import secrets
 import uuid
@@ -23,7 +24,7 @@ from orca.callbacks import Progress as ProgressSetting
 from orca.context import Context, current
 from orca.errors import ArgumentError, DataError, NotFittedError, OrcaError, ResourceError, WorkerError
 from orca.history import History
-from orca.keeper import Keeper, latest, marked, unmarked
+from orca.keeper import Keeper, latest
 from orca.launch.base import Event
 from orca.launch.gang import Gang
 from orca.machine import usable_cpus
@@ -31,7 +32,7 @@ from orca.metrics import resolve
 from orca.pickling import check_picklable
 from orca.progress import Progress
 from orca.shards.columns import Columns, flat
-from orca.shards.convert import Form, add_columns, check_features, from_frames, recognise, to_frames, to_shards
+from orca.shards.convert import Form, add_columns, check_features, created, from_frames, recognise, to_frames, to_shards
 from orca.shards.tree import join_rows
 from orca.shards.xshards import XShards
 from orca.sklearn_api import SklearnApi
@@ -222,7 +223,12 @@ class Estimator(SklearnApi):
             max_steps = _check_count("max_steps", max_steps)
         if epochs is not None or max_steps is None:
             epochs = _check_count("epochs", self.epochs if epochs is None else epochs)
+        max_failures = _check_count("max_failures", max_failures, least=0)
         hooks, loggers = split(callbacks)
+        for hook in hooks:
+            monitor = str(getattr(hook, "monitor", None) or "")
+            if monitor.startswith("val_") and validation_data is None:
+                raise ArgumentError(f"{type(hook).__name__} watches {monitor!r}: give validation_data= to fit.")
         trigger = as_trigger(checkpoint_trigger)
         if trigger is not None and self.model_dir is None and not max_failures:
             raise ArgumentError(
@@ -238,7 +244,7 @@ class Estimator(SklearnApi):
             _check_count("accumulate", accumulate),
             _check_classes(class_weight),
         )
-        with self._undone_by_failure():
+        with self._undone_by_failure() as learned:
             if initial_epoch is not None:
                 self._epoch = _check_count("initial_epoch", initial_epoch, least=0)
             position = self._resume(resume)
@@ -296,25 +302,30 @@ class Estimator(SklearnApi):
 
                 stack.enter_context(gang.lock)
                 result = self._run(gang, plan, sources, on_event, keeper, max_failures)
-                self._state, self._position, self._example = result.state, result.position, result.example
+                self._state, self._example = result.state, result.example
                 self._version += 1
-                self._epoch, self._step = result.epoch, result.step
+                if result.records:
+                    self._position, self._epoch, self._step = result.position, result.epoch, result.step
                 self._remember(gang)
+                learned.append(True)
             for callback, blob in zip(hooks, result.callbacks, strict=False):
-                if blob is not None:
-                    callback.__dict__.update(pickle.loads(blob) or {})
+                told_back = pickle.loads(blob) if blob is not None else None
+                if isinstance(told_back, dict):
+                    callback.__dict__.update(told_back)
             told.update({record["epoch"]: record for record in result.records})
             return History([told[epoch] for epoch in sorted(told)], stopped=result.reason)
 
     @contextmanager
-    def _undone_by_failure(self) -> Iterator[None]:
-        """A fit that fails leaves the estimator as it was."""
+    def _undone_by_failure(self) -> Iterator[list[bool]]:
+        """A fit that fails leaves the estimator as it was, unless the list says that all was learned before."""
         before = dict(self.__dict__)
+        learned: list[bool] = []
         try:
-            yield
+            yield learned
         except BaseException:
-            # A later state may have reached ranks under the next version's number: skip that.
-            self.__dict__.update({**before, "_owner": uuid.uuid4().hex})
+            if not learned:
+                # A later state may have reached ranks under the next version's number: skip that.
+                self.__dict__.update({**before, "_owner": uuid.uuid4().hex})
             raise
 
     def _run(
@@ -347,7 +358,12 @@ class Estimator(SklearnApi):
                     done = data["step"] - self.step
                     left = None if plan.max_steps is None else plan.max_steps - (data["step"] - plan.first_step)
                     plan = replace(
-                        plan, first_epoch=position["epoch"], resume=position, first_step=data["step"], max_steps=left
+                        plan,
+                        first_epoch=position["epoch"],
+                        resume=position,
+                        first_step=data["step"],
+                        max_steps=left,
+                        stopped=position["reason"],
                     )
                 _log.warning("%s", first_line)
                 _log.warning("starting again after step %d (failure %d of %d allowed)", done, failures, max_failures)
@@ -468,7 +484,7 @@ class Estimator(SklearnApi):
         """Save what was learned (weights, optimizer, position) to a folder on any fsspec path; return the path."""
         if self._state is None:
             raise NotFittedError("There is nothing to save yet: call fit or load first.")
-        state = {**self._state, "position": self._position, "example": marked(self._example)}
+        state = {**self._state, "position": self._position, "example": self._example}
         checkpoint.save(path, {**self._about(), "epoch": self.epoch, "step": self.step}, state)
         return path
 
@@ -480,7 +496,11 @@ class Estimator(SklearnApi):
                 f"path={path!r} was saved from {about['framework']}; this estimator is for {self.backend.framework}."
             )
         self._position = state.pop("position", None)
-        self._example = unmarked(state.pop("example", None))
+        if self._scheduler is not None and self._position is not None:
+            known = [told for kind, told in self._position["callbacks"] if kind == type(self._scheduler).__name__]
+            if known:
+                self._scheduler.load_state(known[0])
+        self._example = state.pop("example", None)
         self._state = state
         self._epoch = int(about["epoch"])
         self._step = int(about.get("step", 0))
@@ -577,6 +597,10 @@ class Estimator(SklearnApi):
         """Where to go on, after loading what has to be loaded; None to start a new epoch."""
         if resume is False or resume is None:
             return None
+        if isinstance(resume, os.PathLike):
+            resume = os.fspath(resume)
+        if resume is not True and not isinstance(resume, str):
+            raise ArgumentError(f"resume={resume!r}: expected True or the path of a checkpoint.")
         found = latest(self.model_dir) if resume is True and self.model_dir is not None else None
         if isinstance(resume, str):
             found = latest(resume)
@@ -598,7 +622,17 @@ class Estimator(SklearnApi):
         }
 
     def _learned(self, with_optimizer: bool) -> dict[str, Any]:
-        names = ("_state", "_position", "_example", "_epoch", "_step", "_clip_norm", "_clip_value", "_tensorboard")
+        names = (
+            "_state",
+            "_position",
+            "_example",
+            "_scheduler",
+            "_epoch",
+            "_step",
+            "_clip_norm",
+            "_clip_value",
+            "_tensorboard",
+        )
         kept = {name: self.__dict__[name] for name in names}
         if self._state is not None:
             kept["_version"] = 1
@@ -678,6 +712,8 @@ class Estimator(SklearnApi):
 @contextmanager
 def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShards]:
     """The data as shards; what had to be copied for this call is freed after it, also if it fails."""
+    if recognise(data) == "creator":
+        data = created(data, form)
     shards = to_shards(data, y, context.engine, form)
     try:
         yield shards
@@ -688,17 +724,12 @@ def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShar
 
 @contextmanager
 def _logging(loggers: Sequence[Logger], about: dict[str, Any]) -> Iterator[None]:
-    """Tell loggers of the run's beginning and end, also if it fails."""
-    for logger in loggers:
-        logger.start(about)
-    try:
-        yield
-    except BaseException as error:
+    """Tell loggers of the run's beginning and end, also if it or one of them fails."""
+    with ExitStack() as stack:
         for logger in loggers:
-            logger.end(error)
-        raise
-    for logger in loggers:
-        logger.end(None)
+            stack.push(lambda kind, error, trace, logger=logger: logger.end(error))
+            logger.start(about)
+        yield
 
 
 def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:

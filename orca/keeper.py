@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from typing import Any
 
 from orca import checkpoint
@@ -12,6 +13,7 @@ from orca.launch.base import Event
 
 _log = logging.getLogger("orca")
 _NAME = "checkpoint-"
+_PATTERN = re.compile(r"(checkpoint|epoch)-\d+")
 
 
 class Keeper:
@@ -31,29 +33,11 @@ class Keeper:
             self.last = event
             path = f"{self._folder}/{_NAME}{data['step']}" if self._folder is not None else None
         if path is not None:
-            about = {**self._about, "epoch": data["epoch"], "step": data["step"]}
-            state = {**data["state"], "position": data["position"], "example": marked(data["example"])}
+            about = {**self._about, "epoch": data["epoch"], "step": data["step"], "time": time.time()}
+            state = {**data["state"], "position": data["position"], "example": data["example"]}
             checkpoint.save(path, about, state)
         if data["remove"] is not None:
             checkpoint.remove(data["remove"])
-
-
-def marked(tree: Any) -> Any:
-    """Tuples have no place in a saved state; they are marked."""
-    if isinstance(tree, tuple):
-        return {"tuple": [marked(value) for value in tree]}
-    if isinstance(tree, dict):
-        return {key: marked(value) for key, value in tree.items()}
-    return [marked(value) for value in tree] if isinstance(tree, list) else tree
-
-
-def unmarked(tree: Any) -> Any:
-    """The reverse of `marked`."""
-    if isinstance(tree, dict):
-        if set(tree) == {"tuple"}:
-            return tuple(unmarked(value) for value in tree["tuple"])
-        return {key: unmarked(value) for key, value in tree.items()}
-    return [unmarked(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def latest(folder: str, version: int | None = None) -> str | None:
@@ -64,14 +48,17 @@ def latest(folder: str, version: int | None = None) -> str | None:
     if checkpoint.exists(folder):
         return folder
     files, target = fsspec.core.url_to_fs(folder)
-    found: dict[int, str] = {}
-    for name in files.ls(target, detail=False) if files.isdir(target) else []:
-        match = re.search(r"(?:checkpoint|epoch)-(\d+)/?$", str(name))
-        if match and checkpoint.exists(f"{folder}/{match[0].rstrip('/')}"):
-            found[int(match[1])] = f"{folder}/{match[0].rstrip('/')}"
+    listed = files.ls(target, detail=False) if files.isdir(target) else []
+    found: dict[str, dict[str, Any]] = {}
+    for name in (str(entry).rstrip("/").rpartition("/")[2] for entry in listed):
+        told = checkpoint.about(f"{folder}/{name}") if _PATTERN.fullmatch(name) else None
+        if told is not None:
+            found[f"{folder}/{name}"] = told
     if version is not None:
-        if version not in found:
-            known = ", ".join(str(step) for step in sorted(found)) or "none"
+        steps = {int(told["step"]): path for path, told in found.items()}
+        if version not in steps:
+            known = ", ".join(str(step) for step in sorted(steps)) or "none"
             raise ArgumentError(f"version={version}: {folder!r} has no such checkpoint. Steps with one: {known}.")
-        return found[version]
-    return found[max(found)] if found else None
+        return steps[version]
+    # By the time of writing: a longer run before this one may have left steps of higher numbers.
+    return max(found, key=lambda path: (found[path].get("time", 0), found[path]["step"])) if found else None

@@ -39,7 +39,8 @@ class Progress:
             bar = self._open(record["epoch"], record["rows"])
             quiet = ("epoch", "rows", "seconds", "rows_per_s", "lr")
             bar.set_postfix(
-                {name: f"{value:.4g}" for name, value in record.items() if name not in quiet}, refresh=False
+                {n: f"{v:.4g}" for n, v in record.items() if n not in quiet and isinstance(v, float | int)},
+                refresh=False,
             )
             bar.update(bar.total - bar.n)
             bar.close()

@@ -24,6 +24,7 @@ class SklearnApi:
     _maker: Callable[..., Any] | None = None
     _params: dict[str, Any]
     backend: Backend
+    seed: int
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All parameters; with `deep` the entries of ``config`` as well, as ``config__<name>``."""
@@ -46,8 +47,14 @@ class SklearnApi:
         fresh = self._remake(changed)
         changes = {name.partition("__")[0] for name in params}
         kept = self._learned(with_optimizer=changes <= set(KEEPS_STATE)) if "model" not in changes else {}
-        if not changes <= set(KEEPS_STATE) and kept and not fresh._fits(kept["_state"]):
-            kept = {}  # another config made another model
+        if "seed" not in changes:
+            kept["seed"] = self.seed
+        elif kept:
+            kept["_position"] = None  # another seed has another order
+        if "scheduler_creator" in changes or "scheduler_step" in changes:
+            kept.pop("_scheduler", None)
+        if not changes <= set(KEEPS_STATE) and kept.get("_state") and not fresh._fits(kept["_state"]):
+            kept = {"seed": fresh.seed}  # another config made another model
         self.__dict__ = {**fresh.__dict__, **kept}
         return self
 

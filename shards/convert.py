@@ -73,7 +73,7 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
     """Return the data as XShards of {"x", "y"} on `engine`, checked without touching all rows."""
     kind = recognise(data)
     if kind == "creator":
-        return to_shards(_created(data, form), y, engine, form, parts)
+        return to_shards(created(data, form), y, engine, form, parts)
     if y is not None and kind not in ("arrays", "frame"):
         raise DataError(f"{form.argument}= is a {type(data).__name__}: its labels are part of it, not y=.")
     if form.weights is not None and form.weight_col is None and kind not in ("arrays", "frame", "table"):
@@ -208,7 +208,7 @@ def _check_known(form: Form, known: list[str]) -> None:
                 )
 
 
-def _created(creator: Any, form: Form) -> Any:
+def created(creator: Any, form: Form) -> Any:
     """Call a data creator ``fn(config, batch_size)``, once and here: what it gives is then shared by all ranks."""
     wanted = [
         parameter
@@ -238,7 +238,8 @@ def _from_table(table: Any, y: Any, form: Form) -> Any:
     known = [str(name) for name in (table.column_names if kind_of(table) == "table" else table.columns)]
     if y is not None:
         # scikit-learn's way: X is a DataFrame, y stands beside it; all columns are features.
-        made = _columns(table, replace(form, feature_cols=form.feature_cols or known, label_cols=None))
+        features = [name for name in known if name != form.weight_col]
+        made = _columns(table, replace(form, feature_cols=form.feature_cols or features, label_cols=None))
         return {**made, "y": np.asarray(y)}
     return _columns(table, _choose(known, form))
 
@@ -259,7 +260,15 @@ def _from_shards(shards: XShards, form: Form) -> XShards:
         )
     if form.need_labels and "y" not in keys:
         raise DataError(f'The shards of {form.argument}= have no labels: entries {sorted(keys)}, expected "x" and "y".')
+    if form.weight_col is not None:
+        _check_known(replace(form, feature_cols=None, label_cols=None), keys)
+        return shards.transform_shard(_weighted, form.weight_col)
     return shards
+
+
+def _weighted(shard: Any, name: str) -> Any:
+    """A shard with one of its entries as the weights."""
+    return {**{key: value for key, value in shard.items() if key in ("x", "y")}, "w": shard[name]}
 
 
 def _look(shard: Any) -> tuple[list[str] | None, str, str]:
@@ -294,6 +303,8 @@ def _from_cluster(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
 
 def _from_batches(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
     """A dataset of a framework: fetched once, here, and put away shard by shard."""
+    if form.weight_col is not None:
+        raise DataError(f"sample_weight={form.weight_col!r}: a {type(data).__name__} has no columns to take it from.")
     from orca.shards.adapters import tf_data, torch_data
 
     fetched = torch_data.batches(data) if kind == "torch" else tf_data.batches(data)

@@ -61,7 +61,7 @@ class TorchBackend(Backend):
             raise ArgumentError(f"fit needs {' and '.join(f'{name}=' for name in missing)} in from_torch.")
 
     def check_weights(self, spec: TorchSpec) -> None:
-        one_by_one(spec.loss if not isinstance(spec.loss, type) else spec.make_loss())
+        one_by_one(spec.make_loss())
 
     def build(self, spec: TorchSpec, context: RankContext, seed: int) -> TorchReplica:
         place = context.place
@@ -121,8 +121,7 @@ class TorchBackend(Backend):
         return adapt(metric)
 
     def tune_metrics(self, spec: TorchSpec, metrics: list[Metric]) -> list[Metric]:
-        logits = torch.nn.BCEWithLogitsLoss
-        if not (isinstance(spec.loss, logits) or spec.loss is logits):
+        if not isinstance(spec.known_loss(), torch.nn.BCEWithLogitsLoss):
             return metrics
         # This loss takes logits: the border between the two classes is 0, not 0.5.
         return [
@@ -132,8 +131,7 @@ class TorchBackend(Backend):
 
     def score_name(self, spec: TorchSpec) -> str:
         losses = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.BCELoss, torch.nn.BCEWithLogitsLoss)
-        given = spec.loss if isinstance(spec.loss, type) else type(spec.loss)
-        return "accuracy" if issubclass(given, losses) else "r2"
+        return "accuracy" if isinstance(spec.known_loss(), losses) else "r2"
 
     def notes(self, spec: TorchSpec) -> Sequence[str]:
         device = "cuda, NCCL" if torch.cuda.is_available() else "cpu, gloo"
@@ -176,7 +174,9 @@ class ServerBackend(TorchBackend):
             raise ArgumentError('compression= is for mode="sync".')
         for name, least in (("staleness", 0), ("servers", 1)):
             value = options.get(name, least)
-            if name in options and value is not None and (not isinstance(value, int) or value < least):
+            if name == "staleness" and value is None:
+                continue  # no limit
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ArgumentError(f"{name}={value!r}: expected a whole number of at least {least}.")
         if spec.train_step is not None:
             raise ArgumentError(

@@ -31,6 +31,7 @@ class GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]
         others = [axis for axis in range(x.ndim) if axis != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
         counts = 0.0 if _filler else 1.0
+        given, x = x.dtype, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         own = torch.tensor([counts * x.numel() / x.shape[1]], dtype=x.dtype, device=x.device)
         sums = _sync.sum_through(torch.cat([x.sum(others) * counts, own]))
         count = sums[-1].detach()
@@ -43,7 +44,7 @@ class GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]
         made = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             made = made * self.weight.view(shape) + self.bias.view(shape)
-        return made
+        return made.to(given)
 
     def _remember(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
         with torch.no_grad():

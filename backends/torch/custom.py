@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from orca.backends.base import StepOptions
-from orca.backends.torch.sync import Sync
+from orca.backends.torch.sync import Sync, Usage
 from orca.errors import ArgumentError, suggest
 
 
@@ -42,9 +42,12 @@ class Step:
         values = [value for group in chosen.param_groups for value in group["params"] if value.requires_grad]
         chosen.zero_grad(set_to_none=True)
         (loss * (self._share * self._sync.world)).backward(retain_graph=retain_graph)
-        for value in values:
+        # What no rank has used keeps no gradient, as in one process.
+        used = Usage(values).look(self._sync.total)
+        for value in used:
             if value.grad is None:
                 value.grad = torch.zeros_like(value)
+        values = used
         self._sync.average([value.grad for value in values])
         if self._options.on_gradients is not None:
             self._options.on_gradients()

@@ -85,6 +85,11 @@ class DataParallel(Collective):
         super().attach(model, optimizer)
         self.share(model)
 
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        if self.flags_changed():
+            self.forward = self.model  # what was wrapped before knows other parameters
+
     def piece(self, last: bool) -> AbstractContextManager[Any]:
         if last or self.forward is self.model:
             return nullcontext()
@@ -121,6 +126,9 @@ class Sharded(Collective):
         self.share(model)
         # Evaluation calls the model a different number of times on each rank, which a sharded one cannot stand.
         self._twin = copy.deepcopy(model)
+        with torch.no_grad():
+            for value in model.parameters():
+                value.data = value.data.contiguous()
         before = list(model.parameters())
         mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (self.world,))
         for child in _blocks(model):
@@ -217,8 +225,11 @@ _in_order.__annotations__.clear()  # DDP reads them and does not understand post
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The parts to shard by themselves, so that only one part's weights are whole at a time."""
-    return [child for child in model.children() if any(value.requires_grad for value in child.parameters())]
+    """The parts to shard by themselves, so that only one part's weights are whole at a time: layers in a row that
+    share nothing. Other models may call their parts in ways of their own, and are sharded as a whole."""
+    children = [child for child in model.children() if any(value.requires_grad for value in child.parameters())]
+    held = [id(value) for child in children for value in child.parameters()]
+    return children if isinstance(model, nn.Sequential) and len(held) == len(set(held)) else []
 
 
 def _whole(value: Any) -> Any:

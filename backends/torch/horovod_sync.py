@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from orca.launch.rank import RankContext
 
 
+_FUSION, _OURS = "HOROVOD_FUSION_THRESHOLD", "0"
+"""Left alone, Horovod joins tensors into messages as they happen to come, and the sum of three numbers depends on
+where in a message they stand. From three ranks on each tensor is a message, so that results repeat; set the
+variable yourself for speed instead."""
+
+
 def join(context: RankContext) -> None:
     """Have Horovod running in this process as a member of the gang."""
     if "horovod" in context.memory:
@@ -53,6 +59,10 @@ def join(context: RankContext) -> None:
         "HOROVOD_CROSS_SIZE": len(hosts),
     }
     os.environ.update({name: str(value) for name, value in variables.items() if value != ""})
+    if os.environ.get(_FUSION) == _OURS:
+        del os.environ[_FUSION]
+    if place.world > 2:
+        os.environ.setdefault(_FUSION, _OURS)
     import horovod.torch as hvd
 
     hvd.init()
@@ -83,20 +93,15 @@ class Horovod(Sync):
             named_parameters=_named(model, optimizer),
             compression=self._compression,
             op=hvd.Average,
-            groups=self._groups(optimizer),
         )
         if kept is not None:
             wrapped.load_state_dict(kept)
         super().attach(model, wrapped)
 
-    def _groups(self, optimizer: torch.optim.Optimizer) -> Any:
-        """Left alone, Horovod joins tensors into messages as they happen to come, and the sum of three numbers
-        depends on where in a message they stand: from three ranks on, one group makes results repeat."""
-        if self.world <= 2:
-            return None
-        return [[value for group in optimizer.param_groups for value in group["params"] if value.requires_grad]]
-
     def share(self, model: nn.Module) -> None:
+        with torch.no_grad():
+            for value in (*model.parameters(), *model.buffers()):
+                value.data = value.data.contiguous()  # Horovod takes no other layout
         self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
     def expect(self, pieces: int) -> None:
@@ -106,7 +111,13 @@ class Horovod(Sync):
             optimizer.set_backward_passes_per_step(pieces)
 
     def zero_grad(self) -> None:
-        self.optimizer.zero_grad()
+        optimizer: Any = self.optimizer
+        optimizer.zero_grad()
+        if self.flags_changed():
+            # Those without a hook of their own are reduced when the backward pass is over.
+            values = [value for group in optimizer.param_groups for value in group["params"]]
+            optimizer._requires_update = {value for value in values if value.requires_grad}
+            self._unused = None
 
     def reduce(self) -> None:
         optimizer: Any = self.optimizer

@@ -40,9 +40,9 @@ class Loss:
 
     def ignores(self, labels: Any) -> bool:
         """Whether some label is to be ignored, which makes the loss's mean another one than that over rows."""
-        if not self._by_class or not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu":
+        if not self._by_class or labels is None or isinstance(labels, dict | list | tuple):
             return False
-        return bool((labels == self.given.ignore_index).any())
+        return bool((np.asarray(labels) == self.given.ignore_index).any())
 
     def expect_ignored(self) -> None:
         """Hear that some rank has labels to be ignored."""

@@ -103,12 +103,6 @@ class TorchReplica(Replica):
             self._sync.model = self._model
             self._sync.share(self._model)
 
-    def begin(self) -> None:
-        self._sync.begin()
-
-    def end(self) -> None:
-        self._sync.end()
-
     def train_step(self, batch: Batch, want_output: bool) -> Outcome:
         if not self._model.training:
             self._model.train()

@@ -8,7 +8,7 @@ process group of their own, received from whoever sends first.
 
 from __future__ import annotations
 
-import threading
+import datetime
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from orca.backends.torch.server_sync import check_optimizer, slice_state, slices
 from orca.backends.torch.state import to_plain, to_torch
 from orca.launch.base import Rank
 
-_PUSH, _TICK, _IDLE, _BYE = range(4)
+_PUSH, _TICK, _IDLE = range(3)
+_DONE = float("inf")
 _HEAD = 2  # a message begins with its kind and the worker's clock
 
 
@@ -36,8 +37,6 @@ class AsyncServer(Collective):
         self._rank = rank
         self._staleness = staleness
         self._mail: Any = None
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
         self._clock = 0
 
     @property
@@ -56,7 +55,8 @@ class AsyncServer(Collective):
         check_optimizer(optimizer)
         super().attach(model, optimizer)
         self.share(model)
-        self._mail = dist.new_group()
+        # Nobody knows how long a step of a worker may take.
+        self._mail = dist.new_group(timeout=datetime.timedelta(days=30))
         self._groups = [list(group["params"]) for group in optimizer.param_groups]
         kept = optimizer.state_dict() if optimizer.state else None
         trained = {id(value) for group in self._groups for value in group if value.requires_grad}
@@ -71,20 +71,6 @@ class AsyncServer(Collective):
         self._length = sum(sizes)
         wide = any(table.values.dtype == torch.float64 for table in self._tables)
         self._type = torch.float64 if wide else torch.float32
-
-    def begin(self) -> None:
-        self._clock = 0
-        if self._serves:
-            self._thread = threading.Thread(target=self._serve, name="orca-server", daemon=True)
-            self._thread.start()
-
-    def end(self) -> None:
-        if self._serves:
-            assert self._thread is not None
-            self._thread.join()
-            self._check()
-        else:
-            self._tell(_BYE)
 
     def zero_grad(self) -> None:
         for table in self._tables:
@@ -140,37 +126,28 @@ class AsyncServer(Collective):
         return pairs
 
     def _serve(self) -> None:
-        """What a server does until all workers have said goodbye."""
-        torch.set_num_threads(1)
+        """What a server does in an epoch, until all workers have come to its end."""
         clocks = dict.fromkeys(range(self.world), 0.0)
         held: dict[int, float] = {}
         message = torch.empty(_HEAD + self._length, dtype=self._type)
-        gone = 0
-        try:
-            while gone < self.world:
-                worker = dist.recv(message, group=self._mail)
-                kind, clock = int(message[0]), float(message[1])
-                if kind == _PUSH:
-                    for (_, given), table in zip(
-                        self._parts(message[_HEAD:], self._owner, "values"), self._tables, strict=True
-                    ):
-                        table.owned.grad = given.to(table.owned.dtype).clone()
-                    self.optimizer.step()
-                if kind in (_PUSH, _TICK):
-                    clocks[worker] = clock
-                    held[worker] = clock
-                else:
-                    # A worker that waits for the others elsewhere must not hold them up here.
-                    clocks[worker] = float("inf")
-                    gone += kind == _BYE
-                slowest = min(clocks.values())
-                for waiting, reached in list(held.items()):
-                    if self._staleness is None or reached - slowest <= self._staleness:
-                        del held[waiting]
-                        self._answer(waiting)
-        except BaseException as error:
-            self._failure = error
-            raise
+        while any(clock != _DONE for clock in clocks.values()):
+            worker = dist.recv(message, group=self._mail)
+            kind, clock = int(message[0]), float(message[1])
+            if kind == _PUSH:
+                for (_, given), table in zip(
+                    self._parts(message[_HEAD:], self._owner, "values"), self._tables, strict=True
+                ):
+                    table.owned.grad = given.to(table.owned.dtype).clone()
+                self.optimizer.step()
+            clocks[worker] = _DONE if kind == _IDLE else clock
+            if kind != _IDLE:
+                held[worker] = clock
+            # A worker that has ended its epoch holds nobody up.
+            slowest = min(clocks.values())
+            for waiting, reached in list(held.items()):
+                if self._staleness is None or reached - slowest <= self._staleness:
+                    del held[waiting]
+                    self._answer(waiting)
 
     def _answer(self, worker: int) -> None:
         answer = torch.empty(self._length, dtype=self._type)
@@ -178,15 +155,12 @@ class AsyncServer(Collective):
             room.copy_(table.owned.data)
         dist.send(answer, dst=worker, group=self._mail)
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise RuntimeError("the server's thread failed") from self._failure
-
     def settle(self) -> None:
         """At the end of an epoch: wait for all workers, then give everybody the servers' values."""
-        if not self._serves:
+        if self._serves:
+            self._serve()
+        else:
             self._tell(_IDLE)
-        self._check()
         dist.barrier()
         self._clock = 0
         for table in self._tables:

@@ -96,9 +96,13 @@ def slice_state(tables: list[Table], full: Any, members: list[nn.Parameter], own
         for name in names:
             found = [entry.get(name) for entry in entries]
             like = next(value for value in found if value is not None)
-            if isinstance(like, torch.Tensor) and any(
-                isinstance(value, torch.Tensor) and value.shape == member.shape and value.ndim
-                for value, member in zip(found, table.members, strict=True)
+            if (
+                name != "step"
+                and isinstance(like, torch.Tensor)
+                and any(
+                    isinstance(value, torch.Tensor) and value.shape == member.shape
+                    for value, member in zip(found, table.members, strict=True)
+                )
             ):
                 flat = torch.zeros(table.values.numel(), dtype=like.dtype)
                 for value, (_, part) in zip(found, table.cut(flat), strict=True):
@@ -122,7 +126,7 @@ def whole_state(
     for table, owners in zip(tables, slices_of, strict=True):
         size = table.values.numel() // len(owners)
         for name, value in owners[0].items():
-            sliced = isinstance(value, torch.Tensor) and value.shape == (size,)
+            sliced = name != "step" and isinstance(value, torch.Tensor) and value.shape == (size,)
             flat = torch.cat([owner[name] for owner in owners]) if sliced else table.values
             for member, part in table.cut(flat):
                 own = part.clone() if sliced else value.clone() if isinstance(value, torch.Tensor) else value
@@ -142,6 +146,8 @@ class ParameterServer(Collective):
         self._half = HALF[compression] if compression is not None else None
         self._tables: list[Table] = []
         self._groups: list[list[nn.Parameter]] = []
+        self._outside: list[nn.Parameter] = []
+        """Parameters that no rank has used so far."""
         self._loaded: Any = None
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -153,12 +159,36 @@ class ParameterServer(Collective):
             self._loaded = optimizer.state_dict()
 
     def zero_grad(self) -> None:
+        if self._tables and self.flags_changed():
+            self._take_apart()
         if not self._tables:
-            super().zero_grad()
+            for group in self._groups:
+                for value in group:
+                    value.grad = None
+            self.flags_changed()
         for table in self._tables:
             table.gradients.zero_()
+        for value in self._outside:
+            value.grad = None
+
+    def _take_apart(self) -> None:
+        """Go back to single parameters; the next step lays them out anew."""
+        options = [{**group} for group in self.optimizer.param_groups]
+        self._loaded = to_torch(self.optimizer_state())
+        self._tables = []
+        self.optimizer.state.clear()
+        for group, option, members in zip(self.optimizer.param_groups, options, self._groups, strict=True):
+            group.update({**option, "params": list(members)})
 
     def reduce(self) -> None:
+        if self._outside and self.total(torch.tensor(float(any(v.grad is not None for v in self._outside)))) > 0:
+            kept = {id(value): value.grad for value in self._outside}
+            values = [(member, member.grad) for table in self._tables for member in table.members]
+            self._take_apart()
+            for member, gradient in values:
+                member.grad = gradient.clone()
+            for value in self._outside:
+                value.grad = kept[id(value)]
         if not self._tables:
             self._lay_out()
         for table in self._tables:
@@ -172,7 +202,12 @@ class ParameterServer(Collective):
 
     def _lay_out(self) -> None:
         """After the first backward pass it is known which parameters are in use; the others stay where they are."""
-        used = Usage(value for group in self._groups for value in group).look(self.total)
+        everyone = [value for group in self._groups for value in group]
+        used = Usage(everyone).look(self.total)
+        chosen = {id(value) for value in used}
+        self._outside = [value for value in everyone if value.requires_grad and id(value) not in chosen]
+        groups = self.optimizer.param_groups
+        options = [{key: entry for key, entry in group.items() if key != "params"} for group in groups]
         self._tables = slices(self.optimizer, {id(value) for value in used}, self.world, self._rank)
         self.optimizer.state.clear()
         for number, group in enumerate(self.optimizer.param_groups):
@@ -180,6 +215,9 @@ class ParameterServer(Collective):
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
             self._take(loaded)
+            # Rates that were set since then stay.
+            for group, option in zip(self.optimizer.param_groups, options, strict=True):
+                group.update(option)
 
     def norm(self) -> torch.Tensor:
         own = super().norm() if self.trained() else torch.zeros(())
@@ -221,8 +259,8 @@ class ParameterServer(Collective):
             self._take(to_torch(state))
         else:
             self._loaded = to_torch(state)
-            if self._groups == [] and self.optimizer is not None:
-                self.optimizer.load_state_dict(self._loaded)
+            for group, told in zip(self.optimizer.param_groups, self._loaded["param_groups"], strict=True):
+                group.update({key: entry for key, entry in told.items() if key != "params"})
 
     def _take(self, full: Any) -> None:
         members = [value for group in self._groups for value in group]

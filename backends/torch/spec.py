@@ -76,6 +76,13 @@ class TorchSpec:
         _check_mean(made)
         return made  # type: ignore[no-any-return]
 
+    def known_loss(self) -> Any:
+        """The loss as it will be on the rank, also if a creator makes it; None if that cannot be told here."""
+        try:
+            return self.make_loss()
+        except Exception:
+            return None
+
     def input_count(self) -> int | None:
         """The number of arguments that the model's forward insists on."""
         forward = getattr(self.model, "forward", None)

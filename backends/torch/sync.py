@@ -24,6 +24,7 @@ class Sync:
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
         self.forward: Any = None
+        self._flags: list[bool] | None = None
 
     def seat(self, place: Rank) -> Seat:
         """The part of the data for this rank."""
@@ -33,17 +34,19 @@ class Sync:
         """Connect a model and its optimizer with those of the other ranks; rank 0's weights are everybody's."""
         self.model, self.optimizer, self.forward = model, optimizer, model
 
+    def flags_changed(self) -> bool:
+        """Whether parameters were frozen or thawed since the last step."""
+        flags = [value.requires_grad for value in self.model.parameters()]
+        if self._flags is None:
+            self._flags = flags
+        changed, self._flags = flags != self._flags, flags
+        return changed
+
     def share(self, model: nn.Module) -> None:
         """Give all ranks the weights and buffers of rank 0, without connecting anything."""
 
     def expect(self, pieces: int) -> None:
         """Hear in how many pieces the next step comes."""
-
-    def begin(self) -> None:
-        """A run of steps begins on all ranks."""
-
-    def end(self) -> None:
-        """The run of steps has ended on all ranks."""
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -112,7 +115,7 @@ class Sync:
 
 def flat_average(tensors: list[torch.Tensor], world: int, reduce: Any) -> None:
     """Average many tensors with one message: `reduce` sums a flat tensor over the ranks in place."""
-    for dtype in {value.dtype for value in tensors}:
+    for dtype in dict.fromkeys(value.dtype for value in tensors):
         group = [value for value in tensors if value.dtype == dtype]
         flat = torch.cat([value.reshape(-1) for value in group])
         reduce(flat)

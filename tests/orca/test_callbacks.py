@@ -210,7 +210,9 @@ def test_early_stopping_goes_on_from_a_checkpoint(tmp_path):
     resumed.load_state(saved_and_read(tmp_path, told))
     replica = OneWeight()
     replica.load_state(model)
-    run = train([resumed], losses(*values[3:]), run=Run(replica, 0, 1, {}), first=4)
+    again = Run(replica, 0, 1, {})
+    again.resumed = True
+    run = train([resumed], losses(*values[3:]), run=again, first=4)
     assert run.epoch == 5
     assert (resumed.best, resumed.best_epoch) == (2.0, 2)
     assert replica.weight == 4.0

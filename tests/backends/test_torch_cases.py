@@ -1,0 +1,275 @@
+"""Cases in which ranks could wait for each other for ever or train something else than one process would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from orca import Estimator, WorkerError, XShards
+from orca.callbacks import Callback, EarlyStopping, Logger
+from orca.context import Context
+from orca.errors import ArgumentError, ColumnError
+from orca.triggers import SeveralIteration
+from tests.backends.test_torch_fit import BACKENDS, SYNCS, alone, close, estimator
+from tests.conformance.models import make_data, model_creator
+
+WHOLE = [sync for sync in BACKENDS if sync != "sharded"]
+
+
+class FailsThird(torch.optim.SGD):
+    def step(self, closure=None):
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 3:
+            raise ZeroDivisionError("third step")
+        return super().step(closure)
+
+
+def test_a_server_that_fails_ends_the_fit(local: Context):
+    est = estimator("server", mode="async", optimizer=lambda model, config: FailsThird(model.parameters(), 0.1))
+    with pytest.raises(WorkerError, match="rank 2 .*ZeroDivisionError: third step"):
+        est.fit(*make_data(64), epochs=2, batch_size=8)
+
+
+def test_one_rank_that_stops_before_an_epoch_stops_all(local: Context):
+    class Stop(Callback):
+        def before_epoch(self, run):
+            if run.rank == 0 and run.epoch == 2:
+                run.stop("enough")
+
+    est = estimator()
+    history = est.fit(*make_data(64), epochs=4, batch_size=16, callbacks=[Stop()])
+    assert (len(history), history.stopped, est.epoch) == (1, "enough", 1)
+
+
+class Branches(nn.Module):
+    """Uses one of two branches, by the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.spare = nn.Linear(6, 2), nn.Linear(6, 2), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.left(x) if x[0, 0] > 0 else self.right(x)
+
+
+@pytest.mark.parametrize("sync", WHOLE)
+def test_parameters_used_on_some_ranks_only_do_not_hang(local: Context, sync):
+    x, y = make_data(96)
+    est = estimator(sync, model=lambda config: Branches(), workers=3)
+    history = est.fit(x, y, epochs=3, batch_size=12)
+    assert np.isfinite(history["loss"]).all()
+
+
+class Thaw(Callback):
+    """Trains the first layer from the second epoch on, the last one only in the first."""
+
+    acts_on_batches = False
+
+    def before_epoch(self, run):
+        run.model[0].requires_grad_(run.epoch > 1)
+        run.model[2].requires_grad_(run.epoch == 1)
+
+
+@pytest.mark.parametrize("sync", WHOLE)
+def test_layers_frozen_and_thawed_by_a_callback_train_as_in_one_process(local: Context, sync):
+    x, y = make_data(48)
+    est, single = estimator(sync), estimator(workers=1)
+    for one in (est, single):
+        one.fit(x, y, epochs=3, batch_size=16, callbacks=[Thaw()])
+    close(est, single.get_model())
+
+
+class Late(nn.Module):
+    """Begins to use a part of it with its third training step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.late, self.calls = nn.Linear(6, 2), nn.Linear(6, 2), 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return self.body(x) + (self.late(x) if self.calls > 2 else 0)
+
+
+@pytest.mark.parametrize("sync", WHOLE)
+def test_parameters_used_later_are_trained_then(local: Context, sync):
+    x, y = make_data(64)
+    est, single = (estimator(s, model=lambda config: Late(), workers=n) for s, n in ((sync, 2), ("ddp", 1)))
+    for one in (est, single):
+        one.fit(x, y, epochs=2, batch_size=16)
+    close(est, single.get_model())
+
+
+@pytest.mark.parametrize("labels", ["series", "float"])
+def test_ignored_labels_are_found_in_every_form(local: Context, labels):
+    pandas = pytest.importorskip("pandas")
+    x, y = make_data(64)
+    y[::3] = -100
+    given = pandas.Series(y) if labels == "series" else y.astype("f4")
+    losses = [estimator(workers=n).fit(x, given, epochs=2, batch_size=16)["loss"] for n in (1, 2)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_weights_by_name_come_from_shards_too(local: Context):
+    x, y = make_data(40)
+    weight = np.linspace(0, 2, 40).astype("f4")
+    shards = XShards.partition({"x": x, "y": y, "weight": weight})
+    one, two = estimator(), estimator()
+    one.fit(shards, sample_weight="weight", batch_size=8)
+    two.fit(x, y, sample_weight=weight, batch_size=8)
+    close(one, two.get_model())
+    with pytest.raises(ColumnError, match="sample_weight='wait' is not in data=.*Did you mean 'weight'"):
+        estimator().fit(shards, sample_weight="wait")
+
+
+def test_loss_creators_count_like_losses(local: Context):
+    x, y = make_data(60)
+    options = {"model": lambda config: nn.Linear(6, 1), "metrics": ["accuracy"]}
+    made, given = (
+        estimator(loss=loss, **options) for loss in (lambda config: nn.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss())
+    )
+    for est in (made, given):
+        est.fit(x, y.astype("f4"), batch_size=20, class_weight={1: 2.0})
+    assert made.evaluate(x, y.astype("f4")) == given.evaluate(x, y.astype("f4"))
+    assert made.score(x, y.astype("f4")) >= 0
+
+
+def test_rates_set_before_the_first_step_stay(local: Context, tmp_path):
+    class Slower(Callback):
+        def before_run(self, run):
+            for group in run.optimizer.param_groups:
+                group["lr"] = 0.003
+
+    x, y = make_data(48)
+    first = estimator("server", optimizer=torch.optim.Adam)
+    first.fit(x, y, batch_size=16)
+    path = first.save(str(tmp_path / "first"))
+    for sync in ("ddp", "server"):
+        est = estimator(sync, optimizer=torch.optim.Adam).load(path)
+        assert est.fit(x, y, batch_size=16, callbacks=[Slower()])["lr"] == [0.003]
+
+
+def test_learning_goes_on_with_the_schedule_after_load_and_set_params(local: Context, tmp_path):
+    def cosine(optimizer, config):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6)
+
+    x, y = make_data(48)
+    whole = estimator(scheduler_creator=cosine)
+    rates = whole.fit(x, y, epochs=5, batch_size=16)["lr"]
+    half = estimator(scheduler_creator=cosine)
+    half.fit(x, y, epochs=2, batch_size=16)
+    path = half.save(str(tmp_path / "half"))
+    loaded = estimator(scheduler_creator=cosine).load(path)
+    assert loaded.fit(x, y, epochs=3, batch_size=16)["lr"] == pytest.approx(rates[2:])
+    half.set_params(batch_size=8)
+    assert half.seed == whole.seed
+    assert half.fit(x, y, epochs=3, batch_size=16)["lr"] == pytest.approx(rates[2:])
+
+
+def test_a_fit_that_learned_keeps_it_whatever_a_logger_does_after(local: Context):
+    class Bad(Logger):
+        def end(self, error):
+            raise RuntimeError("full disk")
+
+    class Good(Logger):
+        ended = 0
+
+        def end(self, error):
+            self.ended += 1
+
+    x, y = make_data(48)
+    est, good = estimator(), Good()
+    with pytest.raises(RuntimeError, match="full disk"):
+        est.fit(x, y, batch_size=16, callbacks=[good, Bad()])
+    assert (est.epoch, good.ended) == (1, 1)
+    assert est._state is not None
+
+
+def test_torchmetrics_are_exact_and_survive_a_checkpoint_within_an_epoch(local: Context, tmp_path):
+    torchmetrics = pytest.importorskip("torchmetrics")
+    x, y = make_data(66)
+    metrics = [
+        torchmetrics.Accuracy(task="multiclass", num_classes=2),
+        torchmetrics.AUROC(task="multiclass", num_classes=2),
+    ]
+    whole = estimator(metrics=metrics)
+    told = whole.fit(x, y, epochs=1, batch_size=16)
+    first = estimator(metrics=metrics, model_dir=str(tmp_path))
+    first.fit(x, y, max_steps=3, batch_size=16, checkpoint_trigger=SeveralIteration(3))
+    second = estimator(metrics=metrics)
+    history = second.fit(x, y, epochs=1, batch_size=16, resume=Path(tmp_path))
+    for name in ("accuracy", "auc"):
+        assert history[name] == pytest.approx(told[name])
+        assert second.evaluate(x, y)[name] == pytest.approx(estimator(metrics=[name]).load(first.save(str(tmp_path / "s"))).evaluate(x, y)[name], abs=1)  # fmt: skip
+    with pytest.raises(WorkerError, match="Resume with the same metrics"):
+        estimator(metrics=["mae"]).fit(x, y, epochs=1, batch_size=16, resume=str(tmp_path / "checkpoint-3"))
+    with pytest.raises(ArgumentError, match="resume=3: expected True or the path"):
+        estimator().fit(x, y, resume=3)
+
+
+def test_resume_with_nothing_left_to_do_changes_nothing(local: Context):
+    x, y = make_data(64)
+    est = estimator()
+    est.fit(x, y, batch_size=16, max_steps=6)
+    before = est.epoch, est.step, est._position["batch"]
+    assert len(est.fit(x, y, epochs=1, batch_size=16, resume=True)) == 0
+    assert (est.epoch, est.step, est._position["batch"]) == before
+
+
+def test_early_stopping_begins_anew_in_a_second_fit(local: Context):
+    x, y = make_data(64)
+    stop = EarlyStopping("loss", patience=1, restore_best=True)
+    est = estimator()
+    est.fit(x, y, epochs=3, batch_size=16, callbacks=[stop])
+    first = stop.best
+    est.set_params(config__lr=30.0)
+    history = est.fit(x, y, epochs=6, batch_size=16, callbacks=[stop])
+    assert stop.best == min(history["loss"]) != first
+
+
+def test_data_creators_keep_the_shards_they_return(local: Context):
+    x, y = make_data(40)
+    shards = XShards.partition({"x": x, "y": y}, num_shards=2)
+    est = estimator()
+    est.fit(lambda config, batch_size: shards, batch_size=8)
+    est.fit(lambda config, batch_size: shards, batch_size=8)
+    assert len(shards.collect()) == 2
+
+
+def test_sharded_models_may_be_of_any_build(local: Context):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+            self.head = nn.Linear(6, 2)
+            self.layers[1].weight = self.layers[0].weight
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x).tanh()
+            return self.head(x)
+
+    x, y = make_data(50)
+    est = estimator("sharded", model=lambda config: Tied())
+    est.fit(x, y, epochs=2, batch_size=16)
+    close(est, alone(x, y, _step, model=lambda config: Tied()), rtol=1e-4, atol=1e-5)
+
+
+def _step(model, xs, ys, rows):
+    nn.functional.cross_entropy(model(xs), ys).backward()
+
+
+def test_half_written_checkpoints_are_written_over(local: Context, tmp_path):
+    folder = tmp_path / "checkpoint-2"
+    folder.mkdir()
+    (folder / "arrays-cut.safetensors").write_bytes(b"half")
+    est = estimator(model_dir=str(tmp_path))
+    est.fit(*make_data(64), max_steps=2, batch_size=16, checkpoint_trigger=2)
+    assert estimator().load_orca_checkpoint(str(tmp_path)).step == 2
+    assert set(SYNCS) == {"ddp", "sharded", "horovod", "server"}
+    assert isinstance(est, Estimator)
+    assert model_creator({}) is not None
