@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from orca import Estimator, WorkerError, XShards
+from orca import WorkerError, XShards
 from orca.callbacks import Callback, EarlyStopping, Logger
 from orca.context import Context
 from orca.errors import ArgumentError, ColumnError
 from orca.triggers import SeveralIteration
-from tests.backends.test_torch_fit import BACKENDS, SYNCS, alone, close, estimator
-from tests.conformance.models import make_data, model_creator
+from tests.backends.test_torch_fit import BACKENDS, alone, close, estimator
+from tests.conformance.models import make_data
 
 WHOLE = [sync for sync in BACKENDS if sync != "sharded"]
 
@@ -204,7 +204,8 @@ def test_torchmetrics_are_exact_and_survive_a_checkpoint_within_an_epoch(local: 
     history = second.fit(x, y, epochs=1, batch_size=16, resume=Path(tmp_path))
     for name in ("accuracy", "auc"):
         assert history[name] == pytest.approx(told[name])
-        assert second.evaluate(x, y)[name] == pytest.approx(estimator(metrics=[name]).load(first.save(str(tmp_path / "s"))).evaluate(x, y)[name], abs=1)  # fmt: skip
+    plain = estimator(metrics=["accuracy", "auc"]).load(second.save(str(tmp_path / "saved")))
+    assert plain.evaluate(x, y) == pytest.approx(second.evaluate(x, y))
     with pytest.raises(WorkerError, match="Resume with the same metrics"):
         estimator(metrics=["mae"]).fit(x, y, epochs=1, batch_size=16, resume=str(tmp_path / "checkpoint-3"))
     with pytest.raises(ArgumentError, match="resume=3: expected True or the path"):
@@ -270,6 +271,3 @@ def test_half_written_checkpoints_are_written_over(local: Context, tmp_path):
     est = estimator(model_dir=str(tmp_path))
     est.fit(*make_data(64), max_steps=2, batch_size=16, checkpoint_trigger=2)
     assert estimator().load_orca_checkpoint(str(tmp_path)).step == 2
-    assert set(SYNCS) == {"ddp", "sharded", "horovod", "server"}
-    assert isinstance(est, Estimator)
-    assert model_creator({}) is not None
