@@ -213,6 +213,8 @@ class Estimator(SklearnApi):
         if isinstance(y, int) and not isinstance(y, bool):
             epochs, y = y, None
         self.backend.check_fit(self.spec)
+        if batch_size is None and recognise(data) == "torch":
+            batch_size = getattr(data, "batch_size", None)  # a DataLoader brings its own
         batch_size = self.batch_size if batch_size is None else _check_count("batch_size", batch_size)
         if batch_size < self.workers:
             raise ArgumentError(
