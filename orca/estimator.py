@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import operator
 import os
-import pickle
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,17 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 from orca import checkpoint
+from orca.arguments import check_classes, check_count, check_limit, value_range
 from orca.backends.base import Backend, State, StepOptions
 from orca.backends.loop import Job, Predict, evaluate_on_rank
 from orca.backends.registry import find
-from orca.backends.training import FitPlan, FitResult, fit_on_rank
+from orca.backends.training import FitPlan
 from orca.callbacks import Callback, Logger, LRScheduler, less_is_better, split
 from orca.callbacks import Progress as ProgressSetting
 from orca.context import Context, current
-from orca.errors import ArgumentError, DataError, NotFittedError, OrcaError, ResourceError, WorkerError
+from orca.errors import ArgumentError, DataError, NotFittedError, ResourceError
+from orca.fitting import Fitting, bring_back, logged
 from orca.history import History
 from orca.keeper import Keeper, latest
-from orca.launch.base import Event
 from orca.launch.gang import Gang
 from orca.machine import usable_cpus
 from orca.metrics import resolve
@@ -37,8 +34,6 @@ from orca.shards.tree import join_rows
 from orca.shards.xshards import XShards
 from orca.sklearn_api import SklearnApi
 from orca.triggers import EveryEpoch, as_trigger
-
-_log = logging.getLogger("orca")
 
 _ENDLESS = 2**31
 """Epochs of a run that only its number of steps ends."""
@@ -81,8 +76,8 @@ class Estimator(SklearnApi):
         self.metrics = backend.tune_metrics(spec, self.metrics)
         self.seed = secrets.randbelow(2**31) if seed is None else seed
         self.model_dir = None if model_dir is None else str(model_dir)
-        self.epochs = _check_count("epochs", epochs)
-        self.batch_size = _check_count("batch_size", batch_size)
+        self.epochs = check_count("epochs", epochs)
+        self.batch_size = check_count("batch_size", batch_size)
         self._epoch = 0
         self._step = 0
         self._scheduler = scheduler
@@ -215,17 +210,17 @@ class Estimator(SklearnApi):
         self.backend.check_fit(self.spec)
         if batch_size is None and recognise(data) == "torch":
             batch_size = getattr(data, "batch_size", None)  # a DataLoader brings its own
-        batch_size = self.batch_size if batch_size is None else _check_count("batch_size", batch_size)
+        batch_size = self.batch_size if batch_size is None else check_count("batch_size", batch_size)
         if batch_size < self.workers:
             raise ArgumentError(
                 f"batch_size={batch_size} is smaller than workers={self.workers}. batch_size counts the rows of "
                 f"a step over all workers: use at least {self.workers}."
             )
         if max_steps is not None:
-            max_steps = _check_count("max_steps", max_steps)
+            max_steps = check_count("max_steps", max_steps)
         if epochs is not None or max_steps is None:
-            epochs = _check_count("epochs", self.epochs if epochs is None else epochs)
-        max_failures = _check_count("max_failures", max_failures, least=0)
+            epochs = check_count("epochs", self.epochs if epochs is None else epochs)
+        max_failures = check_count("max_failures", max_failures, least=0)
         hooks, loggers = split(callbacks)
         for hook in hooks:
             monitor = str(getattr(hook, "monitor", None) or "")
@@ -241,14 +236,14 @@ class Estimator(SklearnApi):
             trigger = EveryEpoch()
         self._check_hooks(hooks, trigger, accumulate, sample_weight, class_weight)
         options = StepOptions(
-            _check_limit("clip_norm", clip_norm) or self._clip_norm,
-            _range(clip_value) or self._clip_value,
-            _check_count("accumulate", accumulate),
-            _check_classes(class_weight),
+            check_limit("clip_norm", clip_norm) or self._clip_norm,
+            value_range(clip_value) or self._clip_value,
+            check_count("accumulate", accumulate),
+            check_classes(class_weight),
         )
         with self._undone_by_failure() as learned:
             if initial_epoch is not None:
-                self._epoch = _check_count("initial_epoch", initial_epoch, least=0)
+                self._epoch = check_count("initial_epoch", initial_epoch, least=0)
             position = self._resume(resume)
             begun = self.epoch if position is None else position["begun"]
             first = self.epoch if position is None else position["epoch"]
@@ -264,7 +259,7 @@ class Estimator(SklearnApi):
                 first_step=self.step,
                 max_steps=max_steps,
                 validate=validation_data is not None,
-                validation_freq=_check_count("validation_freq", validation_freq),
+                validation_freq=check_count("validation_freq", validation_freq),
                 callbacks=hooks,
                 options=options,
                 trigger=trigger,
@@ -279,7 +274,6 @@ class Estimator(SklearnApi):
             check_picklable(callbacks=hooks, metrics=self.metrics)
             context = current()
             gang = self._gang(context)
-            keeper = Keeper(self._about(), self.model_dir)
             with ExitStack() as stack:
                 form = self._form(feature_cols, label_cols, batch_size, sample_weight)
                 sources = {"train": stack.enter_context(_borrowed(data, y, context, form))}
@@ -288,34 +282,18 @@ class Estimator(SklearnApi):
                     sources["validation"] = stack.enter_context(_borrowed(validation_data, None, context, form))
                 last_shown = last if epochs is not None else None
                 show = stack.enter_context(Progress(last_shown, shown[-1] if shown else progress))
-                told: dict[int, dict[str, Any]] = {}
-                stack.enter_context(_logging(loggers, {**self._about(), **self._run_facts(plan)}))
-
-                def on_event(event: Event) -> None:
-                    show(event)
-                    keeper(event)
-                    if event.kind == "epoch":
-                        told[event.data["record"]["epoch"]] = event.data["record"]
-                        for logger in loggers:
-                            logger.epoch({**event.data["record"], "step": event.data["step"]})
-                    elif event.kind == "steps":
-                        for logger in loggers:
-                            logger.steps(event.data["first"], event.data["values"])
-
+                stack.enter_context(logged(loggers, {**self._about(), **self._run_facts(plan)}))
                 stack.enter_context(gang.lock)
-                result = self._run(gang, plan, sources, on_event, keeper, max_failures)
+                fitting = Fitting(plan, show, Keeper(self._about(), self.model_dir), loggers)
+                result = fitting.run(gang, lambda: self._job(gang), self._state, sources, max_failures)
                 self._state, self._example = result.state, result.example
                 self._version += 1
                 if result.records:
                     self._position, self._epoch, self._step = result.position, result.epoch, result.step
                 self._remember(gang)
                 learned.append(True)
-            for callback, blob in zip(hooks, result.callbacks, strict=False):
-                told_back = pickle.loads(blob) if blob is not None else None
-                if isinstance(told_back, dict):
-                    callback.__dict__.update(told_back)
-            told.update({record["epoch"]: record for record in result.records})
-            return History([told[epoch] for epoch in sorted(told)], stopped=result.reason)
+            bring_back(hooks, result.callbacks)
+            return fitting.history(result)
 
     @contextmanager
     def _undone_by_failure(self) -> Iterator[list[bool]]:
@@ -329,47 +307,6 @@ class Estimator(SklearnApi):
                 # A later state may have reached ranks under the next version's number: skip that.
                 self.__dict__.update({**before, "_owner": uuid.uuid4().hex})
             raise
-
-    def _run(
-        self,
-        gang: Gang,
-        plan: FitPlan,
-        sources: dict[str, XShards],
-        on_event: Callable[[Event], None],
-        keeper: Keeper,
-        max_failures: int,
-    ) -> FitResult:
-        """Train on the gang; after a failure go on from the last checkpoint, as often as allowed."""
-        failures = 0
-        job = self._job(gang)
-        while True:
-            try:
-                results: list[FitResult] = gang.call(fit_on_rank, job, plan, sources=sources, on_event=on_event)
-                return results[0]
-            except WorkerError as error:
-                failures += 1
-                # What the data or the arguments cause comes back with every try.
-                if failures > max_failures or isinstance(error.__cause__, OrcaError):
-                    raise
-                first_line = str(error).splitlines()[0]
-                state = self._state
-                done = 0
-                if keeper.last is not None:
-                    data = keeper.last.data
-                    position, state = data["position"], data["state"]
-                    done = data["step"] - self.step
-                    left = None if plan.max_steps is None else plan.max_steps - (data["step"] - plan.first_step)
-                    plan = replace(
-                        plan,
-                        first_epoch=position["epoch"],
-                        resume=position,
-                        first_step=data["step"],
-                        max_steps=left,
-                        stopped=position["reason"],
-                    )
-                _log.warning("%s", first_line)
-                _log.warning("starting again after step %d (failure %d of %d allowed)", done, failures, max_failures)
-                job = replace(self._job(gang), state=state)
 
     def evaluate(
         self,
@@ -394,7 +331,7 @@ class Estimator(SklearnApi):
         label_cols: Columns = None,
         sample_weight: Any = None,
     ) -> dict[str, float]:
-        batch_size = _check_count("batch_size", batch_size)
+        batch_size = check_count("batch_size", batch_size)
         context = current()
         gang = self._gang(context)
         form = self._form(feature_cols, label_cols, batch_size, sample_weight, need_labels=True)
@@ -428,7 +365,7 @@ class Estimator(SklearnApi):
         An XShards, DataFrame (pandas, Spark) or Ray Dataset comes back with ``prediction`` added to each row,
         or with the names of ``output_cols``; XShards and Spark DataFrames are computed when needed.
         """
-        batch_size = _check_count("batch_size", batch_size)
+        batch_size = check_count("batch_size", batch_size)
         context = current()
         context.preload = self.backend.preload
         # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
@@ -520,11 +457,11 @@ class Estimator(SklearnApi):
 
     def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
         """Limit the norm of the whole gradient in every fit to come."""
-        self._clip_norm = _check_limit("clip_norm", clip_norm)
+        self._clip_norm = check_limit("clip_norm", clip_norm)
 
     def set_constant_gradient_clipping(self, min: float, max: float) -> None:
         """Limit each number of the gradient to this range in every fit to come."""
-        self._clip_value = _range((min, max))
+        self._clip_value = value_range((min, max))
 
     def clear_gradient_clipping(self) -> None:
         """Use gradients as they are again."""
@@ -724,62 +661,13 @@ def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShar
             shards.free()
 
 
-@contextmanager
-def _logging(loggers: Sequence[Logger], about: dict[str, Any]) -> Iterator[None]:
-    """Tell loggers of the run's beginning and end, also if it or one of them fails."""
-    with ExitStack() as stack:
-        for logger in loggers:
-            stack.push(lambda kind, error, trace, logger=logger: logger.end(error))
-            logger.start(about)
-        yield
-
-
 def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:
     given = [value for value in (workers, num_workers) if value is not None]
     if len(given) > 1 or (given and per_node is not None):
         raise ArgumentError("Give one of workers=, num_workers= and workers_per_node=, not several.")
     if per_node is None:
         return given[0] if given else 1
-    return _check_count("workers_per_node", per_node) * current().nodes
-
-
-def _check_count(name: str, value: Any, least: int = 1) -> int:
-    try:
-        count = least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        count = least - 1
-    if count < least:
-        raise ArgumentError(f"{name}={value!r}: expected a whole number of at least {least}.")
-    return count
-
-
-def _check_limit(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isinf(value):
-        raise ArgumentError(f"{name}={value!r}: expected a number above 0.")
-    return float(value)
-
-
-def _range(value: Any) -> tuple[float, float] | None:
-    if value is None:
-        return None
-    if isinstance(value, tuple | list) and len(value) == 2 and value[0] < value[1]:
-        return float(value[0]), float(value[1])
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return -float(value), float(value)
-    raise ArgumentError(f"clip_value={value!r}: expected a number above 0 or a pair (min, max).")
-
-
-def _check_classes(value: Any) -> dict[int, float] | None:
-    if value is None:
-        return None
-    fits = isinstance(value, Mapping) and value
-    if not fits or not all(isinstance(w, int | float) and w >= 0 and int(c) == c >= 0 for c, w in value.items()):
-        raise ArgumentError(
-            f"class_weight={value!r}: expected a dict of class numbers and weights, as {{0: 1.0, 1: 5.0}}."
-        )
-    return {int(key): float(weight) for key, weight in value.items()}
+    return check_count("workers_per_node", per_node) * current().nodes
 
 
 __all__: Sequence[str] = ["Estimator"]

@@ -162,3 +162,23 @@ def test_save_and_load_continue_exactly(context: Context, backend, tmp_path):
     second.fit(x, y, epochs=2, batch_size=16)
     for key, value in second.get_model().state_dict().items():
         np.testing.assert_array_equal(value.numpy(), whole.get_model().state_dict()[key].numpy())
+
+
+def test_sharded_replicas_and_asynchronous_servers_work_on_every_runtime(context: Context):
+    x, y = make_data(101)
+    sharded = estimator(2, sharded=True)
+    sharded.fit(cut(x, y, [3, 0, 70, 28]), epochs=2, batch_size=16)
+    alone = train_alone(x, y, epochs=2, batch_size=16, seed=3)
+    for key, value in sharded.get_model().state_dict().items():
+        np.testing.assert_allclose(value.numpy(), alone.state_dict()[key].numpy(), rtol=1e-5, atol=1e-6)
+    # One worker and a server do, one push after the other, what one process does.
+    single = estimator(1, backend="parameter_server", mode="async")
+    single.fit(x, y, epochs=2, batch_size=16)
+    for key, value in single.get_model().state_dict().items():
+        np.testing.assert_allclose(value.numpy(), alone.state_dict()[key].numpy(), rtol=1e-5, atol=1e-6)
+    several = estimator(2, backend="parameter_server", mode="async", servers=2, staleness=1, metrics=["accuracy"])
+    history = several.fit(x, y, epochs=15, batch_size=16)
+    assert history["loss"][-1] < history["loss"][0]
+    assert [record["rows"] for record in history] == [101] * 15
+    predicted = several.predict(x).argmax(1)
+    assert several.evaluate(x, y)["accuracy"] == pytest.approx((predicted == y).mean())
