@@ -68,7 +68,7 @@ class FitResult:
     callbacks: list[bytes | None]
     reason: str | None
     example: Any
-    """Two rows of the model's inputs, for what has to know their form later."""
+    """The model's inputs without any row, for what has to know their form later."""
 
 
 def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> FitResult:
@@ -152,8 +152,9 @@ class Training:
         )
 
     def _example(self) -> Any:
-        rows = self._feed.rows.slice(0, 2)
-        return tree_map(np.array, features_of(rows))
+        return tree_map(
+            lambda leaf: np.empty((0, *leaf.shape[1:]), leaf.dtype), features_of(self._feed.rows.slice(0, 1))
+        )
 
     def _epoch(self, epoch: int, first_batch: int) -> dict[str, Any] | None:
         """One epoch, or the rest of it; None if a callback stopped the run before it began."""

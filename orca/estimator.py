@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from orca import checkpoint
 from orca.arguments import check_classes, check_count, check_limit, value_range
 from orca.backends.base import Backend, State, StepOptions
@@ -30,7 +32,7 @@ from orca.pickling import check_picklable
 from orca.progress import Progress
 from orca.shards.columns import Columns, flat
 from orca.shards.convert import Form, add_columns, check_features, created, from_frames, recognise, to_frames, to_shards
-from orca.shards.tree import join_rows
+from orca.shards.tree import join_rows, tree_map
 from orca.shards.xshards import XShards
 from orca.sklearn_api import SklearnApi
 from orca.triggers import EveryEpoch, as_trigger
@@ -396,7 +398,7 @@ class Estimator(SklearnApi):
             return None
         key = self._owner, self._version, step.output_cols
         if self._like is None or self._like[0] != key:
-            self._like = key, step.like(self._example)
+            self._like = key, step.like(_blank(self._example))
         return self._like[1]
 
     def get_model(self) -> Any:
@@ -412,9 +414,10 @@ class Estimator(SklearnApi):
     def export(self, kind: str, path: str, example: Any = None) -> str:
         """Write the model for other programs: "onnx", "openvino", "torchscript" or "exported_program".
 
-        ``example`` is a few rows of input; without it rows of the last fit serve. Returns the path written.
+        ``example`` is a few rows of input; without it rows in the form of the last fit's serve. Returns the path.
         """
-        example = self._example if example is None else example
+        if example is None and self._example is not None:
+            example = _blank(self._example)
         if example is None:
             raise NotFittedError("export has to know the form of the inputs: give example= (a few rows), or fit first.")
         return self.backend.export(self.get_model(), kind, str(path), example)
@@ -659,6 +662,11 @@ def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShar
     finally:
         if not shards.shares_parts(data):
             shards.free()
+
+
+def _blank(example: Any) -> Any:
+    """Two rows of zeros in the form of an example."""
+    return tree_map(lambda leaf: np.zeros((2, *leaf.shape[1:]), leaf.dtype), example)
 
 
 def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:
