@@ -11,7 +11,7 @@ from orca import Estimator, XShards
 from orca.context import Context
 
 BACKENDS = ("torch_distributed", "horovod", "parameter_server")
-EPOCHS = 7
+EPOCHS = 6
 
 
 class LeNet(nn.Module):
@@ -49,6 +49,7 @@ def test_lenet_reaches_95_percent_along_one_curve(context: Context, images):
             optimizer=lambda model, config: torch.optim.Adam(model.parameters(), config["lr"]),
             loss=nn.NLLLoss(),
             metrics=["accuracy"],
+            scheduler_creator=lambda optimizer, config: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS),
             config={"lr": 3e-3},
             backend=backend,
             workers=2,
