@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ KEEPS_STATE = ("epochs", "batch_size", "metrics", "workers", "backend", "model_d
 """Parameters that can change without making another model of it."""
 
 
-class SklearnApi:
+class SklearnApi(ABC):
     """Parameters by name, as given to the ``from_*`` method that made the estimator.
 
     ``config__lr`` stands for the entry "lr" of ``config``.
@@ -58,8 +59,9 @@ class SklearnApi:
         self.__dict__ = {**fresh.__dict__, **kept}
         return self
 
+    @abstractmethod
     def _learned(self, with_optimizer: bool) -> dict[str, Any]:
-        raise NotImplementedError
+        """What was learned, by attribute; without the optimizer's state where that belongs to another one."""
 
     def _remake(self, params: dict[str, Any]) -> Any:
         if self._maker is None:
@@ -80,6 +82,3 @@ class SklearnApi:
             # A pretrained model predicts without a fit.
             requires_fit=False,
         )
-
-    def __sklearn_is_fitted__(self) -> bool:
-        raise NotImplementedError

@@ -33,9 +33,7 @@ class Collective(Sync):
                 dist.broadcast(tensor, src=0)
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
-        value = value.clone()
-        dist.all_reduce(value)
-        return value
+        return _summed(value)
 
     def sum_through(self, value: torch.Tensor) -> torch.Tensor:
         return _Sum.apply(value)
@@ -59,15 +57,17 @@ class _Sum(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
-        total = value.clone()
-        dist.all_reduce(total)
-        return total
+        return _summed(value)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        total = gradients[0].contiguous().clone()
-        dist.all_reduce(total)
-        return total
+        return _summed(gradients[0].contiguous())
+
+
+def _summed(value: torch.Tensor) -> torch.Tensor:
+    total = value.clone()
+    dist.all_reduce(total)
+    return total
 
 
 class DataParallel(Collective):
@@ -196,12 +196,15 @@ def sum_in_order(flat: torch.Tensor, world: int, wire: torch.dtype | None = None
     size = math.ceil(flat.numel() / world)
     sent = torch.zeros(size * world, dtype=wire or flat.dtype, device=flat.device)
     sent[: flat.numel()] = flat
+    all_gather(sent, own_part_of_sum(sent, world, flat.dtype).to(sent.dtype))
+    flat.copy_(sent[: flat.numel()])
+
+
+def own_part_of_sum(sent: torch.Tensor, world: int, dtype: torch.dtype) -> torch.Tensor:
+    """This rank's equal part of the sum over all ranks, added up in their order and in full precision."""
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
-    # Added up in full precision, whatever travelled.
-    own = received.view(world, size).sum(dim=0, dtype=flat.dtype)
-    all_gather(sent, own.to(sent.dtype))
-    flat.copy_(sent[: flat.numel()])
+    return received.view(world, -1).sum(dim=0, dtype=dtype)
 
 
 def all_gather(out: torch.Tensor, own: torch.Tensor) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from orca.backends.torch.tensors import feature
 from orca.errors import ArgumentError, DataError, MissingPackageError, suggest
 from orca.shards.tree import leaves, row_count, tree_map
 
@@ -107,12 +108,7 @@ def _tensors(example: Any, dtype: torch.dtype) -> Any:
     def tensor(array: Any) -> torch.Tensor:
         if array.dtype == object or array.dtype.kind in "USMm":
             raise DataError(f"example= has an array of dtype {array.dtype}. Convert it to numbers first.")
-        if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-            array = array.astype(np.int64)
-        made = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
-        # Bytes are pixels or flags, which layers want as floats; wider integers may be indices and stay.
-        small = made.is_floating_point() or made.dtype in (torch.uint8, torch.int8, torch.bool)
-        return made.to(dtype) if small else made
+        return feature(np.array(array), dtype)
 
     return tree_map(tensor, example)
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from orca.backends.base import Seat, State
 from orca.backends.torch.data_parallel import Collective
-from orca.backends.torch.server_sync import check_optimizer, slice_state, slices, whole_state
+from orca.backends.torch.server_sync import check_optimizer, own_slices, slice_state, slices, whole_state
 from orca.backends.torch.state import to_plain, to_torch
 from orca.launch.base import Rank
 
@@ -62,13 +62,10 @@ class AsyncServer(Collective):
         trained = {id(value) for group in self._groups for value in group if value.requires_grad}
         self._tables = slices(optimizer, trained, self._servers, self._owner if self._serves else None)
         if self._serves:
-            optimizer.state.clear()
-            for number, group in enumerate(optimizer.param_groups):
-                group["params"] = [table.owned for table in self._tables if table.group == number]
+            own_slices(optimizer, self._tables)
             if kept is not None:
                 self.load_optimizer_state(dict(to_plain(kept)))
-        sizes = [table.values.numel() // self._servers for table in self._tables]
-        self._length = sum(sizes)
+        self._length = sum(table.values.numel() // self._servers for table in self._tables)
         wide = any(table.values.dtype == torch.float64 for table in self._tables)
         self._type = torch.float64 if wide else torch.float32
 

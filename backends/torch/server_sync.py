@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from orca.backends.base import State
-from orca.backends.torch.data_parallel import HALF, Collective, all_gather
+from orca.backends.torch.data_parallel import HALF, Collective, all_gather, own_part_of_sum
 from orca.backends.torch.state import to_plain, to_torch
 from orca.backends.torch.sync import Usage
 from orca.errors import ArgumentError
@@ -133,8 +132,19 @@ def whole_state(
                 state.setdefault(numbers[id(member)], {})[name] = own
     told = []
     for group, members in zip(options, groups, strict=True):
-        told.append({**{k: v for k, v in group.items() if k != "params"}, "params": [numbers[id(m)] for m in members]})
+        told.append({**_options(group), "params": [numbers[id(member)] for member in members]})
     return {"state": state, "param_groups": told}
+
+
+def own_slices(optimizer: torch.optim.Optimizer, tables: list[Table]) -> None:
+    """Make an owner's slices the parameters of its optimizer, without any state yet."""
+    optimizer.state.clear()
+    for number, group in enumerate(optimizer.param_groups):
+        group["params"] = [table.owned for table in tables if table.group == number]
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 class ParameterServer(Collective):
@@ -143,7 +153,7 @@ class ParameterServer(Collective):
     def __init__(self, world: int, rank: int, compression: str | None = None) -> None:
         super().__init__(world)
         self._rank = rank
-        self._half = HALF[compression] if compression is not None else None
+        self._wire = HALF.get(compression or "")
         self._tables: list[Table] = []
         self._groups: list[list[nn.Parameter]] = []
         self._outside: list[nn.Parameter] = []
@@ -173,12 +183,11 @@ class ParameterServer(Collective):
 
     def _take_apart(self) -> None:
         """Go back to single parameters; the next step lays them out anew."""
-        options = [{**group} for group in self.optimizer.param_groups]
         self._loaded = to_torch(self.optimizer_state())
         self._tables = []
         self.optimizer.state.clear()
-        for group, option, members in zip(self.optimizer.param_groups, options, self._groups, strict=True):
-            group.update({**option, "params": list(members)})
+        for group, members in zip(self.optimizer.param_groups, self._groups, strict=True):
+            group["params"] = list(members)
 
     def reduce(self) -> None:
         if self._outside and self.total(torch.tensor(float(any(v.grad is not None for v in self._outside)))) > 0:
@@ -192,13 +201,8 @@ class ParameterServer(Collective):
         if not self._tables:
             self._lay_out()
         for table in self._tables:
-            size = table.owned.numel()
-            sent = table.gradients if self._half is None else table.gradients.to(self._half)
-            received = torch.empty_like(sent)
-            dist.all_to_all_single(received, sent)
-            parts = received.view(self.world, size)
-            # Added up in full precision, whatever travelled.
-            table.owned.grad = parts.sum(dim=0, dtype=table.owned.dtype).div_(self.world)
+            sent = table.gradients if self._wire is None else table.gradients.to(self._wire)
+            table.owned.grad = own_part_of_sum(sent, self.world, table.owned.dtype).div_(self.world)
 
     def _lay_out(self) -> None:
         """After the first backward pass it is known which parameters are in use; the others stay where they are."""
@@ -206,12 +210,9 @@ class ParameterServer(Collective):
         used = Usage(everyone).look(self.total)
         chosen = {id(value) for value in used}
         self._outside = [value for value in everyone if value.requires_grad and id(value) not in chosen]
-        groups = self.optimizer.param_groups
-        options = [{key: entry for key, entry in group.items() if key != "params"} for group in groups]
-        self._tables = slices(self.optimizer, {id(value) for value in used}, self.world, self._rank)
-        self.optimizer.state.clear()
-        for number, group in enumerate(self.optimizer.param_groups):
-            group["params"] = [table.owned for table in self._tables if table.group == number]
+        options = [_options(group) for group in self.optimizer.param_groups]
+        self._tables = slices(self.optimizer, chosen, self.world, self._rank)
+        own_slices(self.optimizer, self._tables)
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
             self._take(loaded)
@@ -260,7 +261,7 @@ class ParameterServer(Collective):
         else:
             self._loaded = to_torch(state)
             for group, told in zip(self.optimizer.param_groups, self._loaded["param_groups"], strict=True):
-                group.update({key: entry for key, entry in told.items() if key != "params"})
+                group.update(_options(told))
 
     def _take(self, full: Any) -> None:
         members = [value for group in self._groups for value in group]
