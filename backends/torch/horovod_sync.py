@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from orca.launch.rank import RankContext
 
 
-_FUSION, _OURS = "HOROVOD_FUSION_THRESHOLD", "0"
+_FUSION = "HOROVOD_FUSION_THRESHOLD"
+_GIVEN = os.environ.get(_FUSION)
+_APART, _TOGETHER = 0, 128 * 1024 * 1024
 """Left alone, Horovod joins tensors into messages as they happen to come, and the sum of three numbers depends on
 where in a message they stand. From three ranks on each tensor is a message, so that results repeat; set the
-variable yourself for speed instead."""
+variable yourself for speed instead. Horovod keeps the last value given in a process for all later gangs of it, and
+ranks with different values break each other's messages: it is always given."""
 
 
 def join(context: RankContext) -> None:
@@ -59,10 +62,7 @@ def join(context: RankContext) -> None:
         "HOROVOD_CROSS_SIZE": len(hosts),
     }
     os.environ.update({name: str(value) for name, value in variables.items() if value != ""})
-    if os.environ.get(_FUSION) == _OURS:
-        del os.environ[_FUSION]
-    if place.world > 2:
-        os.environ.setdefault(_FUSION, _OURS)
+    os.environ[_FUSION] = _GIVEN or str(_APART if place.world > 2 else _TOGETHER)
     import horovod.torch as hvd
 
     hvd.init()
