@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 
@@ -47,3 +48,13 @@ def find(framework: str, name: str) -> Backend:
         ) from error
     assert isinstance(backend, Backend), f"{places[name]} is not a Backend"
     return backend
+
+
+def imported() -> tuple[str, ...]:
+    """The modules that ranks want imported before they fork, of every framework that this process has imported."""
+    wanted: dict[str, None] = {}
+    for entry in entry_points(group=GROUP):
+        framework, _, name = entry.name.partition(".")
+        if framework in sys.modules:
+            wanted |= dict.fromkeys(find(framework, name).preload)
+    return tuple(wanted)

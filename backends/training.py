@@ -15,10 +15,10 @@ import numpy as np
 import psutil
 
 from orca.backends.base import StepOptions
-from orca.backends.loop import Job, Tally, chunks, features_of, replica_of, score
+from orca.backends.loop import Job, Tally, features_of, replica_of, score
 from orca.callbacks import BATCH_HOOKS, Callback, Run, overrides
 from orca.errors import DataError
-from orca.shards.feed import Batch, Feed, Rows
+from orca.shards.feed import Batch, Feed, Rows, share
 from orca.shards.prefetch import ahead
 from orca.shards.tree import tree_map
 from orca.triggers import Trigger
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from orca.launch.rank import RankContext
 
 PROGRESS_SECONDS = 0.1
-SURVEY_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,7 @@ class Training:
         gradients = self._hooked["on_gradients"]
         hook = (lambda: self._call("on_gradients")) if gradients else None
         replica.configure(replace(plan.options, on_gradients=hook))
-        parts = chunks(self._feed.rows, self._seat, SURVEY_ROWS)
-        replica.agree(self._context.allgather([replica.survey(part) for part in parts]))
+        replica.agree(self._context.allgather([replica.survey(part) for part in self._share()]))
         first_batch = self._restore() if plan.resume is not None else 0
         records: list[dict[str, Any]] = []
         run.epoch = plan.first_epoch
@@ -300,6 +298,13 @@ class Training:
             "reason": run.reason,
             "callbacks": [[type(callback).__name__, callback.state()] for callback in self._callbacks],
         }
+
+    def _share(self) -> list[Any]:
+        """This rank's even share of the rows, as views of the shards."""
+        if self._seat.rank is None:
+            return []
+        rows = self._feed.rows
+        return rows.views(*share(len(rows), self._seat.rank, self._seat.world))
 
     def _restore(self) -> int:
         resume = self._plan.resume

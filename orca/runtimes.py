@@ -6,10 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from orca.errors import ArgumentError, MissingPackageError
+from orca.launch import spark_daemon
 
 Ender = Callable[[], None]
 
@@ -73,8 +74,12 @@ def start_spark(
     memory: str | None,
     num_nodes: int,
     settings: dict[str, Any],
+    preload: Sequence[str] = (),
 ) -> tuple[Any, Ender]:
-    """Join the active Spark session or build one for `master`; return it and how to end it."""
+    """Join the active Spark session or build one for `master`; return it and how to end it.
+
+    `preload` names modules that the Python workers of this machine find imported already.
+    """
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
@@ -95,7 +100,11 @@ def start_spark(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(str(settings.pop("app_name", "orca")))
-    conf: dict[str, Any] = {"spark.ui.showConsoleProgress": "false"}
+    conf: dict[str, Any] = {
+        "spark.ui.showConsoleProgress": "false",
+        # Counted in rows alone, a batch of packed shards would be a whole partition.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    }
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
@@ -103,6 +112,8 @@ def start_spark(
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.ui.enabled": "false",
+                "spark.python.daemon.module": spark_daemon.MODULE,
+                f"spark.executorEnv.{spark_daemon.VARIABLE}": ",".join(preload),
             }
             if memory is not None:
                 conf["spark.driver.memory"] = memory

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow
+
 from orca.launch.base import Meeting
 from orca.launch.channel import Listening, knock
 from orca.launch.rank import RankContext
@@ -53,6 +55,8 @@ def spool(
                 path = new_path(str(folder.path))
                 write_pieces(path, iter([blob]))
                 own.append((name, index, path))
+        blob = b""
+        pyarrow.default_memory_pool().release_unused()
         counter = _Counter(context.place.address, [path for _, _, path in own])
         try:
             mine = [_Parcel(name, index, path, here, counter.meeting) for name, index, path in own]

@@ -93,11 +93,15 @@ class Rows:
         """Bytes of all rows."""
         return sum(size_in_bytes(shard) for shard in self._shards)
 
-    def slice(self, start: int, stop: int) -> Any:
-        """Consecutive rows: a view within one shard, one copy across shards."""
-        parts = [
+    def views(self, start: int, stop: int) -> list[Any]:
+        """Consecutive rows, a view of each shard that has some of them."""
+        return [
             take_rows(self._shards[found.shard], found.start, found.stop) for found in cut(self._sizes, start, stop)
         ]
+
+    def slice(self, start: int, stop: int) -> Any:
+        """Consecutive rows: a view within one shard, one copy across shards."""
+        parts = self.views(start, stop)
         if not parts:
             return take_rows(self._empty, 0, 0)
         return parts[0] if len(parts) == 1 else tree_map(lambda *leaves: np.concatenate(leaves), *parts)

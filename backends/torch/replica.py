@@ -23,7 +23,7 @@ from orca.backends.torch.tensors import arrays, feature, first_length, float_typ
 from orca.errors import DataError
 from orca.launch.base import Rank
 from orca.shards.feed import Batch
-from orca.shards.tree import take_rows, tree_map
+from orca.shards.tree import row_count, take_rows, tree_map
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FIRST_SCALE, _GROW_AFTER = 2.0**16, 2000
@@ -87,7 +87,8 @@ class TorchReplica(Replica):
         if self._arranged:
             return
         if _is_lazy(self._model):
-            sample = next(sample for share in surveys for _, sample in share if sample is not None)
+            # Two rows if there are two: batch norm does not train on one.
+            sample = max((sample for share in surveys for _, sample in share if sample is not None), key=row_count)
             with torch.no_grad():
                 self._call(self._model, tree_map(self._feature, sample))
         self._arrange()
