@@ -49,6 +49,7 @@ import torch_peers as peers  # noqa: E402
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
 from orca.machine import usable_cpus  # noqa: E402
+from orca.runtimes import spark_settings  # noqa: E402
 
 SECTIONS = ("1a", "1b", "1c", "2a", "2p", "2b", "3", "4")
 EPOCHS_FROM_FRAME = 2
@@ -208,6 +209,7 @@ def start_spark() -> Any:
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **spark_settings(),  # as in a session that Orca starts
     }.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
