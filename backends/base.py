@@ -11,6 +11,7 @@ from orca.errors import ArgumentError
 from orca.shards.feed import Batch
 
 if TYPE_CHECKING:
+    from orca.callbacks import Callback
     from orca.launch.base import Rank
     from orca.launch.rank import RankContext
     from orca.metrics import Metric
@@ -52,6 +53,26 @@ class StepOptions:
     on_gradients: Callable[[], None] | None = None
 
 
+class OwnMetrics(ABC):
+    """Metrics that the framework's model keeps by itself, as sums that add up over the ranks."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Start from nothing."""
+
+    @abstractmethod
+    def sums(self) -> list[Any]:
+        """This rank's sums so far, as arrays."""
+
+    @abstractmethod
+    def load(self, sums: list[Any]) -> None:
+        """Go on from these sums."""
+
+    @abstractmethod
+    def results(self, sums: list[Any]) -> dict[str, float]:
+        """What these sums, added over all ranks, stand for."""
+
+
 class Replica(ABC):
     """One copy of the model on one rank."""
 
@@ -77,6 +98,8 @@ class Replica(ABC):
 
     gives_outputs: bool = True
     """Whether training steps can show their outputs, for metrics."""
+    own_metrics: OwnMetrics | None = None
+    """The metrics that the model was compiled with, if it keeps its own."""
     inner_model: Any = None
     """The framework's own model, for callbacks."""
     inner_optimizer: Any = None
@@ -127,6 +150,8 @@ class Backend(ABC):
     """Modules that local ranks find imported already; only for frameworks that survive a fork."""
     options: tuple[str, ...] = ()
     """Further arguments of ``from_*`` that this backend understands."""
+    files: tuple[str, ...] = ()
+    """How the names of files in the framework's own formats end."""
     class_axis: int = -1
     """Which axis of an output counts the classes, where its shape leaves that open."""
 
@@ -136,6 +161,11 @@ class Backend(ABC):
 
     def check_fit(self, spec: Any) -> None:
         """Raise on the driver if this model cannot be trained."""
+
+    def travels(self, spec: Any) -> dict[str, Any]:
+        """What of the user's has to be pickled on its way to the ranks, by the names of the arguments."""
+        names = ("model", "optimizer", "loss", "train_step")
+        return {name: getattr(spec, name, None) for name in names}
 
     def check_weights(self, spec: Any) -> None:
         """Raise on the driver if rows cannot be weighted in this model's loss."""
@@ -176,6 +206,20 @@ class Backend(ABC):
     def input_count(self, spec: Any) -> int | None:
         """How many inputs the model takes, if that can be told without making it."""
         return None
+
+    def adapt_callback(self, callback: object) -> Callback | None:
+        """Translate a callback object of the framework, or return None if it is not one."""
+        return None
+
+    def check_steps(self, spec: Any, options: StepOptions, hooks: Sequence[Callback]) -> None:
+        """Raise on the driver if training steps cannot do what `fit` asks of them."""
+
+    def write_model(self, model: Any, path: str) -> None:
+        """Write a model to a file of the framework's own format, one of `files`."""
+
+    def read_model(self, spec: Any, path: str, custom_objects: Mapping[str, Any] | None) -> State:
+        """Read what such a file holds."""
+        return {}
 
     def adapt_metric(self, metric: object) -> Metric | list[Metric] | None:
         """Translate a metric object of the framework, or return None if it is not one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orca.backends.base import Backend, Outcome, Replica, Seat, State
+from orca.backends.base import Backend, Outcome, OwnMetrics, Replica, Seat, State
 from orca.errors import ArgumentError, DataError
 from orca.shards.columns import Columns, assemble
 from orca.shards.feed import Rows, share
@@ -37,8 +37,11 @@ class Job:
 class Tally:
     """Exact sums of loss and metrics over the rows that one rank has seen; tallies of ranks can be merged."""
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
+    def __init__(self, metrics: Sequence[Metric], own: OwnMetrics | None = None) -> None:
         self.metrics = metrics
+        self.own = own
+        self.own_sums: list[Any] | None = None
+        """The sums of several ranks' own metrics, in a tally that joins them."""
         self.loss_sum = 0.0
         self.loss_count = 0.0
         self.rows = 0
@@ -65,6 +68,10 @@ class Tally:
         result |= {f"{prefix}{name}": value / max(total.rows, 1) for name, value in total.extra.items()}
         for metric, state in zip(self.metrics, total.states, strict=True):
             result[f"{prefix}{metric.name}"] = float(metric.compute(state))
+        if self.own is not None and total.own_sums is not None:
+            # A rank that has seen no row may not know its metrics yet.
+            told = max(context.allgather(self.own.results(total.own_sums)), key=len)
+            result |= {f"{prefix}{name}": value for name, value in told.items()}
         return result
 
     def told(self) -> dict[str, Any]:
@@ -75,6 +82,7 @@ class Tally:
             "rows": self.rows,
             "states": self.states,
             "extra": self.extra,
+            "own": None if self.own is None else self.own.sums(),
         }
 
     @classmethod
@@ -89,6 +97,11 @@ class Tally:
                 total.extra[name] = total.extra.get(name, 0.0) + value
         for index, metric in enumerate(metrics):
             total.states[index] = metric.merge([part["states"][index] for part in told])
+        owned = [part["own"] for part in told if part.get("own") is not None]
+        if owned:
+            # Metrics are made with the first row: a rank with fewer of them has seen none.
+            most = max(map(len, owned))
+            total.own_sums = [sum(values) for values in zip(*(o for o in owned if len(o) == most), strict=True)]
         return total
 
 
@@ -114,34 +127,44 @@ def score(
     batch_size: int,
     metrics: Sequence[Metric],
     prefix: str,
+    steps: int | None = None,
 ) -> dict[str, float]:
-    """Loss and metrics over all rows, each rank scoring an even share."""
-    tally = Tally(metrics)
+    """Loss and metrics over all rows, or those of the first steps, each rank scoring an even share."""
+    tally = Tally(metrics, replica.own_metrics)
+    if tally.own is not None:
+        tally.own.reset()
     seat = replica.seat(context.place)
-    for part in chunks(rows, seat, max(1, batch_size // seat.world)):
+    count = len(rows) if steps is None else min(len(rows), steps * batch_size)
+    for part in chunks(rows, seat, max(1, batch_size // seat.world), count):
         tally.add(replica.evaluate_step(part, bool(metrics)), row_count(part))
     return tally.merged(context, prefix)
 
 
-def chunks(rows: Rows, seat: Seat, size: int) -> Iterator[Any]:
-    """This rank's even share of the rows, piece by piece."""
+def chunks(rows: Rows, seat: Seat, size: int, count: int) -> Iterator[Any]:
+    """This rank's even share of the first `count` rows, piece by piece."""
     if seat.rank is None:
         return
-    start, stop = share(len(rows), seat.rank, seat.world)
+    start, stop = share(count, seat.rank, seat.world)
     for low in range(start, stop, size):
         yield rows.slice(low, min(low + size, stop))
 
 
-def evaluate_on_rank(context: RankContext, job: Job, batch_size: int) -> dict[str, float]:
-    """Score all rows of the source; every rank returns the same exact result."""
+def evaluate_on_rank(context: RankContext, job: Job, batch_size: int, steps: int | None = None) -> dict[str, float]:
+    """Score all rows of the source, or those of the first steps; every rank returns the same exact result."""
     replica = replica_of(context, job)
     rows = Rows(context.sources["data"])
     if not len(rows):
         raise DataError("There is no row to evaluate: all shards are empty.")
-    return score(context, replica, rows, batch_size, job.metrics, "")
+    return score(context, replica, rows, batch_size, job.metrics, "", steps)
 
 
 _predictor: tuple[str, int, Replica] | None = None
+
+
+def forget_predictor() -> None:
+    """Drop the model that this process keeps for predictions, when its framework starts anew."""
+    global _predictor
+    _predictor = None
 
 
 @dataclass(frozen=True)

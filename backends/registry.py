@@ -12,12 +12,18 @@ from orca.errors import ArgumentError, MissingPackageError, suggest
 GROUP = "orca.backends"
 
 _ALIASES = {
+    "keras": {
+        "tf2": "multiworker",
+        "tf_distributed": "multiworker",
+        "bigdl": "parameter_server",
+        "ps": "parameter_server",
+    },
     "torch": {
         "ddp": "torch_distributed",
         "torch.distributed": "torch_distributed",
         "bigdl": "parameter_server",
         "ps": "parameter_server",
-    }
+    },
 }
 
 

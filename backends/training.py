@@ -43,6 +43,8 @@ class FitPlan:
     max_steps: int | None = None
     validate: bool = False
     validation_freq: int = 1
+    validation_steps: int | None = None
+    steps_per_epoch: int | None = None
     callbacks: Sequence[Callback] = ()
     options: StepOptions = field(default_factory=StepOptions)
     trigger: Trigger | None = None
@@ -66,6 +68,8 @@ class FitResult:
     step: int
     callbacks: list[bytes | None]
     reason: str | None
+    steps: int
+    """Steps of an epoch."""
     example: Any
     """The model's inputs without any row, for what has to know their form later."""
 
@@ -102,12 +106,13 @@ class Training:
         self._run.validates = plan.validate
         self._run.resumed = plan.resume is not None
         self._run.last_epoch = plan.last_epoch
-        self._run.batches = self._feed.steps
+        self._run.batches = min(self._feed.steps, plan.steps_per_epoch or self._feed.steps)
+        self._run.own_epoch = plan.first_epoch
         self._hooked = {hook: [c for c in self._callbacks if overrides(c, hook)] for hook in BATCH_HOOKS}
         self._asks = any(c.acts_on_batches for hooked in self._hooked.values() for c in hooked)
         # A custom step shows nobody its outputs: metrics are then for validation alone.
         self._metrics = job.metrics if self._replica.gives_outputs else ()
-        self._tally = Tally(self._metrics)
+        self._tally = Tally(self._metrics, self._replica.own_metrics)
         self._steps: list[tuple[float, float, float]] = []
 
     def run(self) -> FitResult:
@@ -123,7 +128,7 @@ class Training:
         for callback in self._callbacks:
             callback.before_run(run)
         self._agree()
-        for epoch in range(plan.first_epoch, plan.last_epoch):
+        for epoch in range(max(plan.first_epoch, run.own_epoch), plan.last_epoch):
             if run.reason is not None or self._is_over():
                 break
             record = self._epoch(epoch, first_batch)
@@ -146,6 +151,7 @@ class Training:
             run.step,
             [_packed(callback) for callback in self._callbacks] if main else [],
             run.reason,
+            run.batches,
             self._example() if main else None,
         )
 
@@ -160,7 +166,9 @@ class Training:
         run.epoch, run.batch, run.record, run.loss = epoch + 1, first_batch, {}, None
         if not first_batch:
             self._reseed(epoch)
-            self._tally, self._steps = Tally(self._metrics), []
+            self._tally, self._steps = Tally(self._metrics, replica.own_metrics), []
+            if replica.own_metrics is not None:
+                replica.own_metrics.reset()
             for callback in self._callbacks:
                 callback.before_epoch(run)
             self._agree()
@@ -181,7 +189,8 @@ class Training:
         record: dict[str, Any] = {"epoch": epoch + 1, **self._tally.merged(context)}
         last = epoch + 1 == plan.last_epoch or run.reason is not None or self._is_over()
         if self._validation is not None and ((epoch + 1) % plan.validation_freq == 0 or last):
-            record |= score(context, replica, self._validation, plan.batch_size, self._job.metrics, "val_")
+            limits = plan.batch_size, self._job.metrics, "val_", plan.validation_steps
+            record |= score(context, replica, self._validation, *limits)
         rate = replica.learning_rate()
         if rate is not None:
             record["lr"] = rate
@@ -284,7 +293,7 @@ class Training:
         """Where this run stands; the same on every rank."""
         run = self._run
         # An epoch that is complete needs nothing remembered of it.
-        inside = 0 < run.batch < self._feed.steps
+        inside = 0 < run.batch < run.batches
         steps = np.array(self._steps, np.float64).reshape(-1, 3)
         own = {"tally": self._tally.told(), "steps": steps, **self._randomness()} if inside else None
         return {
@@ -334,15 +343,24 @@ class Training:
         ranks = resume["ranks"]
         mine = ranks[self._place.rank] if len(ranks) == self._place.world else None
         if mine is not None:
-            self._tally = Tally.joined(self._metrics, [mine["tally"]])
+            self._resume_tally([mine["tally"]])
             self._steps = [(float(a), float(b), float(c)) for a, b, c in mine["steps"]]
             self._load_randomness(mine)
             return batch
         # Another number of ranks: the sums so far go on with one of them, random numbers start afresh.
         self._reseed(int(resume["epoch"]))
         told = [part["tally"] for part in ranks] if self._place.rank == 0 else []
-        self._tally = Tally.joined(self._metrics, told)
+        self._resume_tally(told)
         return batch
+
+    def _resume_tally(self, told: list[dict[str, Any]]) -> None:
+        """Go on with the sums of one or more ranks."""
+        self._tally = Tally.joined(self._metrics, told)
+        own = self._tally.own = self._replica.own_metrics
+        if own is not None:
+            own.reset()
+            if self._tally.own_sums is not None:
+                own.load(self._tally.own_sums)
 
     def _reseed(self, epoch: int) -> None:
         number = np.random.SeedSequence([self._job.seed, epoch, self._place.rank, 1]).generate_state(1)[0]

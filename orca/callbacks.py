@@ -23,6 +23,8 @@ class Run:
         self.config = config
         self.epoch = 0
         """The number of the current epoch, from 1."""
+        self.own_epoch = 0
+        """Epochs that a callback has found done already, before the run."""
         self.last_epoch = 0
         """The epoch after which this run ends."""
         self.step = 0
@@ -426,12 +428,14 @@ class LambdaCallback(Callback):
         super().__init__()
 
 
-def split(given: Any) -> tuple[list[Callback], list[Logger]]:
-    """What a user gives as ``callbacks=``, apart by where it runs."""
+def split(given: Any, adapt: Callable[[object], Callback | None] | None = None) -> tuple[list[Callback], list[Logger]]:
+    """What a user gives as ``callbacks=``, apart by where it runs; `adapt` translates those of the framework."""
     if given is None:
         items: list[Any] = []
     else:
         items = list(given) if isinstance(given, list | tuple) else [given]
+    if adapt is not None:
+        items = [item if isinstance(item, Callback | Logger) else adapt(item) or item for item in items]
     for item in items:
         if not isinstance(item, Callback | Logger):
             name = item.__name__ if isinstance(item, type) else type(item).__name__

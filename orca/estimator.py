@@ -162,6 +162,62 @@ class Estimator(SklearnApi):
         made._maker, made._params = cls.from_torch, {**given, **backend_options}
         return made
 
+    @classmethod
+    def from_keras(
+        cls,
+        *,
+        model: Any = None,
+        keras_model: Any = None,
+        model_creator: Callable[..., Any] | None = None,
+        compile_args_creator: Callable[..., Any] | None = None,
+        metrics: Any = None,
+        config: dict[str, Any] | None = None,
+        backend: str = "multiworker",
+        workers: int | None = None,
+        num_workers: int | None = None,
+        workers_per_node: int | None = None,
+        model_dir: str | None = None,
+        seed: int | None = None,
+        epochs: int = 1,
+        batch_size: int = 32,
+        **backend_options: Any,
+    ) -> Estimator:
+        """Make an estimator from a Keras model.
+
+        ``model`` (or ``keras_model``) is a compiled Keras 3 model, which stays as it is; ``model_creator`` a function
+        ``fn(config)`` that returns one, and with ``compile_args_creator`` need not compile it: that function
+        ``fn(config)`` returns the arguments of ``model.compile``. The model's own loss, metrics, ``train_step``,
+        ``jit_compile`` and precision policy are used; ``metrics`` are further ones of Orca's for `evaluate`.
+
+        ``backend`` is "multiworker" (TensorFlow's collectives; also "tf2", "tf_distributed"), "horovod"
+        (``compression="fp16"``), "parameter_server" (every worker owns a slice of the weights) or "mirrored"
+        (MirroredStrategy: the workers are devices of one process).
+        """
+        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
+        if model is not None and keras_model is not None:
+            raise ArgumentError("Give one of model= and keras_model=, not both.")
+        found = find("keras", backend)
+        from orca.backends.keras.spec import KerasSpec
+
+        made = cls(
+            found,
+            KerasSpec(
+                model if keras_model is None else keras_model,
+                model_creator,
+                compile_args_creator,
+                dict(config or {}),
+                backend_options,
+            ),
+            workers=_worker_count(workers, num_workers, workers_per_node),
+            metrics=metrics,
+            seed=seed,
+            model_dir=model_dir,
+            epochs=epochs,
+            batch_size=batch_size,
+        )
+        made._maker, made._params = cls.from_keras, {**given, **backend_options}
+        return made
+
     def fit(
         self,
         data: Any,
@@ -172,6 +228,8 @@ class Estimator(SklearnApi):
         max_steps: int | None = None,
         validation_data: Any = None,
         validation_freq: int = 1,
+        validation_steps: int | None = None,
+        steps_per_epoch: int | None = None,
         callbacks: Any = None,
         feature_cols: Columns = None,
         label_cols: Columns = None,
@@ -197,7 +255,8 @@ class Estimator(SklearnApi):
         that returns one of these. ``validation_data`` likewise, scored after every ``validation_freq`` epochs.
 
         ``batch_size`` counts the rows of a step over all workers; ``accumulate=k`` computes them in k pieces, to
-        the same effect with less memory. ``max_steps`` ends the run after so many steps, whatever the epochs.
+        the same effect with less memory. ``max_steps`` ends the run after so many steps, whatever the epochs;
+        ``steps_per_epoch`` and ``validation_steps`` cut an epoch and its validation short, and are never needed.
         ``sample_weight`` is an array or a column's name, ``class_weight`` a dict; both make the loss a weighted
         mean. ``clip_norm`` limits the norm of the whole gradient, ``clip_value`` each number of it.
 
@@ -223,7 +282,7 @@ class Estimator(SklearnApi):
         if epochs is not None or max_steps is None:
             epochs = check_count("epochs", self.epochs if epochs is None else epochs)
         max_failures = check_count("max_failures", max_failures, least=0)
-        hooks, loggers = split(callbacks)
+        hooks, loggers = split(callbacks, self.backend.adapt_callback)
         for hook in hooks:
             monitor = str(getattr(hook, "monitor", None) or "")
             if monitor.startswith("val_") and validation_data is None:
@@ -243,6 +302,7 @@ class Estimator(SklearnApi):
             check_count("accumulate", accumulate),
             check_classes(class_weight),
         )
+        self.backend.check_steps(self.spec, options, hooks)
         with self._undone_by_failure() as learned:
             if initial_epoch is not None:
                 self._epoch = check_count("initial_epoch", initial_epoch, least=0)
@@ -262,6 +322,10 @@ class Estimator(SklearnApi):
                 max_steps=max_steps,
                 validate=validation_data is not None,
                 validation_freq=check_count("validation_freq", validation_freq),
+                validation_steps=None
+                if validation_steps is None
+                else check_count("validation_steps", validation_steps),
+                steps_per_epoch=None if steps_per_epoch is None else check_count("steps_per_epoch", steps_per_epoch),
                 callbacks=hooks,
                 options=options,
                 trigger=trigger,
@@ -270,10 +334,7 @@ class Estimator(SklearnApi):
                 steps_wanted=any(type(logger).steps is not Logger.steps for logger in loggers),
             )
             shown = [logger.show for logger in loggers if isinstance(logger, ProgressSetting)]
-            check_picklable(
-                **{name: getattr(self.spec, name, None) for name in ("model", "optimizer", "loss", "train_step")}
-            )
-            check_picklable(callbacks=hooks, metrics=self.metrics)
+            check_picklable(**self.backend.travels(self.spec), callbacks=hooks, metrics=self.metrics)
             context = current()
             gang = self._gang(context)
             with ExitStack() as stack:
@@ -372,7 +433,7 @@ class Estimator(SklearnApi):
         context.preload = self.backend.preload
         # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
         threads = None if context.runtime == "local" else 1
-        check_picklable(model=getattr(self.spec, "model", None))
+        check_picklable(**self.backend.travels(self.spec))
         job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
         names = [output_cols] if isinstance(output_cols, str) else output_cols
         step = Predict(job, batch_size, threads, output_cols=None if names is None else tuple(names))
@@ -423,15 +484,60 @@ class Estimator(SklearnApi):
         return self.backend.export(self.get_model(), kind, str(path), example)
 
     def save(self, path: str) -> str:
-        """Save what was learned (weights, optimizer, position) to a folder on any fsspec path; return the path."""
+        """Save what was learned (weights, optimizer, position) to a folder on any fsspec path; return the path.
+
+        A path that ends like a file of the framework's own format (Keras: ``.keras``, ``.h5``) gets such a file.
+        """
+        path = os.fspath(path)
         if self._state is None:
             raise NotFittedError("There is nothing to save yet: call fit or load first.")
+        if path.endswith(self.backend.files):
+            self.backend.write_model(self.get_model(), path)
+            return path
         state = {**self._state, "position": self._position, "example": self._example}
         checkpoint.save(path, {**self._about(), "epoch": self.epoch, "step": self.step}, state)
         return path
 
-    def load(self, path: str) -> Estimator:
-        """Take over what `save` or a checkpoint holds; return the estimator itself."""
+    def save_checkpoint(self, path: str) -> str:
+        """Save weights, optimizer and position; the same as `save`."""
+        return self.save(path)
+
+    def load_checkpoint(self, path: str) -> Estimator:
+        """Take over weights, optimizer and position; the same as `load`."""
+        return self.load(path)
+
+    def save_weights(self, path: str) -> str:
+        """Save the weights alone; return the path."""
+        if self._state is None:
+            raise NotFittedError("There are no weights yet: call fit or load first.")
+        path = os.fspath(path)
+        if path.endswith(self.backend.files):
+            self.backend.write_model(self.get_model(), path)
+        else:
+            checkpoint.save(path, {**self._about(), "epoch": 0, "step": 0}, {"model": self._state["model"]})
+        return path
+
+    def load_weights(self, path: str) -> Estimator:
+        """Take over the weights alone, of a file or folder that `save` or `save_weights` made."""
+        path = os.fspath(path)
+        own = path.endswith(self.backend.files)
+        state = self.backend.read_model(self.spec, path, None) if own else checkpoint.load(path)[1]
+        kept = {key: value for key, value in (self._state or {}).items() if key != "model"}
+        self._state = {"model": state["model"], **kept}
+        self._version += 1
+        return self
+
+    def load(self, path: str, custom_objects: Mapping[str, Any] | None = None) -> Estimator:
+        """Take over what `save` or a checkpoint holds; return the estimator itself.
+
+        ``custom_objects`` are the classes and functions that a Keras file only names.
+        """
+        path = os.fspath(path)
+        if path.endswith(self.backend.files):
+            self._state = self.backend.read_model(self.spec, path, custom_objects)
+            self._position = self._example = None
+            self._version += 1
+            return self
         about, state = checkpoint.load(path)
         if about["framework"] != self.backend.framework:
             raise DataError(

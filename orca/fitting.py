@@ -63,7 +63,9 @@ class Fitting:
     def history(self, result: FitResult) -> History:
         """The records of all epochs, those before a failure included."""
         records = self._records | {record["epoch"]: record for record in result.records}
-        return History([records[epoch] for epoch in sorted(records)], stopped=result.reason)
+        plan = self._plan
+        params = {"epochs": plan.last_epoch, "steps": result.steps, "batch_size": plan.batch_size}
+        return History([records[epoch] for epoch in sorted(records)], stopped=result.reason, params=params)
 
     def _hear(self, event: Event) -> None:
         self._show(event)

@@ -19,10 +19,27 @@ class History(Sequence[dict[str, Any]]):
     2
     """
 
-    def __init__(self, records: Sequence[dict[str, Any]] = (), stopped: str | None = None) -> None:
+    def __init__(
+        self,
+        records: Sequence[dict[str, Any]] = (),
+        stopped: str | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> None:
         self._records = list(records)
         self.stopped = stopped
         """Why the run ended before its last epoch, if it did."""
+        self.params = dict(params or {})
+        """What the run was asked for: epochs, steps of an epoch, batch_size."""
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """The values by name, as Keras has them."""
+        return {name: self[name] for name in self.columns}
+
+    @property
+    def epoch(self) -> list[int]:
+        """The epochs, counted from 0, as Keras has them."""
+        return [record["epoch"] - 1 for record in self._records]
 
     @property
     def columns(self) -> list[str]:

@@ -6,9 +6,10 @@ import datetime
 import os
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 import torch.distributed as dist
+
+from orca.backends.horovod_group import interface
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
@@ -44,11 +45,3 @@ def _join(context: RankContext) -> bool:
         timeout=PATIENCE,
     )
     return True
-
-
-def interface(address: str) -> str | None:
-    """The network interface with this address."""
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in entries):
-            return name
-    return None

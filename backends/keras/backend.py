@@ -1,0 +1,201 @@
+"""The Keras backends as the estimator sees them: one replica, with gradients summed in the way the backend names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from orca.backends.base import Backend, Replica, State, StepOptions
+from orca.backends.keras import cluster
+from orca.backends.keras.reducers import Reducer
+from orca.backends.keras.replica import KerasReplica
+from orca.backends.keras.spec import KerasSpec, check_compiled
+from orca.backends.keras.state import load_optimizer, load_weights, named_weights, optimizer_state, optimizers_of
+from orca.callbacks import Callback, overrides
+from orca.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    from orca.launch.rank import RankContext
+
+Join = Callable[["RankContext", KerasSpec, int], Reducer]
+
+
+class KerasBackend(Backend):
+    """Keras models on TensorFlow, with gradients added up by what `join` returns on each rank."""
+
+    framework = "keras"
+    preload = ("tensorflow", "keras", "orca.backends.keras", "orca.backends.training", "orca.shards.exchange")
+
+    files = (".keras", ".h5", ".hdf5")
+
+    def __init__(self, name: str, join: Join, options: Sequence[str] = ()) -> None:
+        self.name = name
+        self._join = join
+        self.options = tuple(options)
+
+    def check(self, spec: KerasSpec, workers: int) -> None:
+        on = keras.backend.backend()
+        if on != "tensorflow":
+            raise ArgumentError(
+                f"Keras runs on {on} here; backend={self.name!r} needs it on TensorFlow: set KERAS_BACKEND=tensorflow "
+                "before the first import of keras."
+                + (
+                    " A Keras model on torch is a torch module: give it to Estimator.from_torch."
+                    if on == "torch"
+                    else ""
+                )
+            )
+        spec.check()
+        for option, value in spec.sync_options.items():
+            if option not in self.options:
+                raise ArgumentError(
+                    f"{option}={value!r} is not an option of backend={self.name!r}."
+                    + (f" Its options: {', '.join(self.options)}." if self.options else " It has none.")
+                )
+        compression = spec.sync_options.get("compression")
+        if compression not in (None, "fp16"):
+            raise ArgumentError(f'compression={compression!r}: expected "fp16" or None.')
+
+    def check_fit(self, spec: KerasSpec) -> None:
+        if spec.model is not None:
+            check_compiled(spec.model)
+            spec.packed()
+
+    def check_steps(self, spec: KerasSpec, options: StepOptions, hooks: Sequence[Callback]) -> None:
+        if options.accumulate != 1:
+            raise ArgumentError(
+                "accumulate= is not for Keras, whose optimizers do it themselves: give the optimizer "
+                "gradient_accumulation_steps=."
+            )
+        for hook in hooks:
+            if overrides(hook, "on_gradients"):
+                raise ArgumentError(f"{type(hook).__name__}.on_gradients: Keras' steps do not show their gradients.")
+
+    def travels(self, spec: KerasSpec) -> dict[str, Any]:
+        return {"model_creator": spec.creator, "compile_args_creator": spec.compile_args, "config": spec.config}
+
+    def build(self, spec: KerasSpec, context: RankContext, seed: int) -> Replica:
+        cluster.prepare(context)
+        number = context.memory["keras.replicas"] = context.memory.get("keras.replicas", 0) + 1
+        reducer = Reducer() if context.place.world == 1 else self._join(context, spec, number)
+        # The same seed on every rank gives the same first weights; each epoch then starts a stream per rank.
+        keras.utils.set_random_seed(seed)
+        return self._replica(check_compiled(spec.make_model()), reducer, context)
+
+    def _replica(self, model: Any, reducer: Reducer, context: RankContext) -> KerasReplica:
+        return KerasReplica(model, reducer)
+
+    def build_alone(self, spec: KerasSpec, seed: int, threads: int | None) -> Replica:
+        if threads != 0:
+            wanted = threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
+            try:
+                tf.config.threading.set_intra_op_parallelism_threads(wanted)
+            except RuntimeError:
+                pass  # TensorFlow runs already, with the threads it was given then
+        return KerasReplica(self._seeded(spec, seed), trains=False)
+
+    @staticmethod
+    def _seeded(spec: KerasSpec, seed: int) -> Any:
+        if spec.creator is not None:
+            keras.utils.set_random_seed(seed)
+        return spec.make_model()
+
+    def model(self, spec: KerasSpec, state: State | None, seed: int) -> Any:
+        model = self._seeded(spec, seed)
+        if state:
+            if not model.built:
+                raise ArgumentError(
+                    f"The Keras model {model.name!r} does not know its input shape before it is called: begin it with "
+                    "keras.Input(shape=…), or build it in model_creator."
+                )
+            load_weights(model, state["model"])
+            for name, optimizer in optimizers_of(model).items():
+                if name in (state.get("optimizer") or {}):
+                    load_optimizer(optimizer, state["optimizer"][name], model)
+        return model
+
+    def write_model(self, model: Any, path: str) -> None:
+        if path.endswith(".weights.h5"):
+            model.save_weights(path)
+        else:
+            model.save(path)
+
+    def read_model(self, spec: KerasSpec, path: str, custom_objects: Mapping[str, Any] | None) -> State:
+        if not os.path.exists(path):
+            raise DataError(f"path={path!r} does not exist.")
+        if path.endswith(".weights.h5"):
+            model = spec.make_model()
+            model.load_weights(path)
+            return {"model": named_weights(model)}
+        found = keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
+        state: State = {"model": named_weights(found)}
+        if getattr(found, "optimizer", None) is not None and found.optimizer.built:
+            state["optimizer"] = {"optimizer": optimizer_state(found.optimizer)}
+        return state
+
+    def export(self, model: Any, kind: str, path: str, example: Any) -> str:
+        from orca.backends.keras.export import export
+
+        return export(model, kind, path)
+
+    def score_name(self, spec: KerasSpec) -> str:
+        loss = getattr(spec.model, "loss", None) if spec.model is not None else None
+        name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
+        return "accuracy" if loss is None or "crossentropy" in str(name) else "r2"
+
+    def input_count(self, spec: KerasSpec) -> int | None:
+        inputs = getattr(spec.model, "inputs", None)
+        return len(inputs) if inputs else None
+
+    def adapt_callback(self, callback: object) -> Callback | None:
+        from orca.backends.keras.callbacks import adapt
+
+        return adapt(callback)
+
+    def notes(self, spec: KerasSpec) -> Sequence[str]:
+        return [f"keras {keras.__version__} on tensorflow {tf.__version__}"]
+
+
+class ServerBackend(KerasBackend):
+    """The parameter server in step: every rank owns a slice of the weights."""
+
+    def check_fit(self, spec: KerasSpec) -> None:
+        super().check_fit(spec)
+        if spec.model is not None and spec.model.optimizer is not None:
+            from orca.backends.keras.slices import check_optimizer
+
+            check_optimizer(spec.model.optimizer)
+
+    def _replica(self, model: Any, reducer: Reducer, context: RankContext) -> KerasReplica:
+        from orca.backends.keras.reducers import Collective
+        from orca.backends.keras.slices import SlicedReplica
+
+        if isinstance(reducer, Collective):
+            return SlicedReplica(model, reducer, context.place.rank)
+        return KerasReplica(model, reducer)
+
+
+class MirroredBackend(KerasBackend):
+    """MirroredStrategy: one process for all workers, each a device of the host."""
+
+    def ranks(self, spec: KerasSpec, workers: int) -> int:
+        return 1
+
+    def check(self, spec: KerasSpec, workers: int) -> None:
+        super().check(spec, workers)
+        spec.workers = workers
+
+    def build(self, spec: KerasSpec, context: RankContext, seed: int) -> Replica:
+        from orca.backends.keras.mirrored import MirroredReplica
+
+        key = "tensorflow devices"
+        if context.memory.get(key) != spec.workers:
+            context.memory.pop("tensorflow", None)
+            context.memory[key] = spec.workers
+        cluster.prepare(context, spec.workers)
+        keras.utils.set_random_seed(seed)
+        return MirroredReplica(lambda: check_compiled(spec.make_model()), spec.workers)

@@ -1,0 +1,93 @@
+"""TensorFlow in a rank's process: its threads, its context made anew for each gang, and its collectives."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.python.eager import context as eager
+
+from orca.backends.loop import forget_predictor
+
+if TYPE_CHECKING:
+    from orca.launch.rank import RankContext
+
+_TRIES = 5
+PATIENCE = 1800.0
+"""Seconds that a collective waits for a rank that is slow; dead ones are noticed by the gang."""
+
+
+def prepare(context: RankContext, devices: int = 1) -> None:
+    """Have TensorFlow ready in this process, with the rank's threads and so many logical processors; once per gang."""
+    if "tensorflow" in context.memory:
+        return
+    context.memory["tensorflow"] = True
+    _fresh(context.place.threads, devices)
+
+
+def _fresh(threads: int, devices: int = 1) -> None:
+    # TensorFlow takes its threads, devices and cluster only before its first operation. A process that has been in
+    # another gang starts over: what it held of that time must not be used any more.
+    if eager.context_safe() is not None:
+        forget_predictor()
+        keras.utils.clear_session()
+        eager._reset_context()
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, devices))
+    if devices > 1:
+        processor = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * devices)
+
+
+def join(context: RankContext) -> None:
+    """Be a member of the gang's TensorFlow cluster, for collectives."""
+    if "tensorflow.cluster" in context.memory:
+        return
+    place = context.place
+    problem: str | None = None
+    for _ in range(_TRIES):
+        # TensorFlow wants to open the port itself; should somebody take it in between, all ranks try others.
+        addresses = context.allgather(f"{place.address}:{_free_port(place.address)}")
+        try:
+            _enable(addresses, place.rank)
+            problem = None
+        except (tf.errors.OpError, RuntimeError) as error:
+            problem = str(error)
+        problems = [told for told in context.allgather(problem) if told is not None]
+        if not problems:
+            context.memory["tensorflow.cluster"] = True
+            return
+        problem = problems[0]
+        _fresh(place.threads)
+    raise RuntimeError(f"TensorFlow's server did not start on any of {_TRIES} ports: {problem}")
+
+
+def _enable(addresses: list[str], rank: int) -> None:
+    cluster: dict[str, Any] = {"worker": addresses}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+    handle = eager.context()
+    handle.configure_collective_ops(
+        collective_leader="/job:worker/replica:0/task:0",
+        scoped_allocator_enabled_ops=("CollectiveReduce",),
+        device_filters=(f"/job:worker/task:{rank}",),
+    )
+    handle.enable_collective_ops(
+        tensorflow_server_pb2.ServerDef(
+            cluster=tf.train.ClusterSpec(cluster).as_cluster_def(),
+            job_name="worker",
+            task_index=rank,
+            protocol="grpc",
+            default_session_config=handle.config,
+        )
+    )
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

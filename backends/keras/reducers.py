@@ -1,0 +1,112 @@
+"""Ways to add tensors up over the ranks, inside a TensorFlow graph."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from orca.backends.keras.cluster import PATIENCE
+
+_GROUP_KEY = 1
+
+
+class Reducer:
+    """One rank by itself: sums are what is there.
+
+    Every place in a program that sums has a name, the same on all ranks however often and in whatever order each of
+    them traces its graphs.
+    """
+
+    world = 1
+
+    def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
+        """The sum of a vector over all ranks."""
+        return flat
+
+    def sums(self, tensors: Sequence[Any], place: str) -> list[Any]:
+        """The sums of tensors over all ranks, sent as one vector for each kind of number."""
+        if self.world == 1:
+            return list(tensors)
+        dense = [tf.convert_to_tensor(value) for value in tensors]
+        found: dict[int, tf.Tensor] = {}
+        for kind in dict.fromkeys(value.dtype for value in dense):
+            chosen = [index for index, value in enumerate(dense) if value.dtype == kind]
+            if len(chosen) == 1:
+                shape = tf.shape(dense[chosen[0]])
+                found[chosen[0]] = tf.reshape(
+                    self.add(tf.reshape(dense[chosen[0]], [-1]), f"{place} {kind.name}"), shape
+                )
+                continue
+            shapes = [tf.shape(dense[index]) for index in chosen]
+            sizes = [tf.size(dense[index]) for index in chosen]
+            flat = tf.concat([tf.reshape(dense[index], [-1]) for index in chosen], 0)
+            parts = tf.split(self.add(flat, f"{place} {kind.name}"), sizes)
+            for index, part, shape in zip(chosen, parts, shapes, strict=True):
+                found[index] = tf.reshape(part, shape)
+        return [tf.ensure_shape(found[index], value.shape) for index, value in enumerate(dense)]
+
+    def total(self, value: float) -> float:
+        """The sum of a number over all ranks."""
+        return value
+
+
+class Collective(Reducer):
+    """TensorFlow's own collectives, on the cluster that `cluster.join` made."""
+
+    def __init__(self, world: int, replica: int) -> None:
+        self.world = world
+        self._replica = replica
+        self._total = tf.function(lambda value: self.add(value, "total"))
+
+    def _key(self, place: str) -> int:
+        return zlib.crc32(f"{self._replica} {place}".encode()) & 0x7FFFFFFF
+
+    def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
+        return tf.raw_ops.CollectiveReduceV2(
+            input=flat,
+            group_size=self.world,
+            group_key=_GROUP_KEY,
+            instance_key=self._key(place),
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint="RING",
+            timeout_seconds=PATIENCE,
+        )
+
+    def gather(self, flat: tf.Tensor, place: str) -> tf.Tensor:
+        """Vectors of one length from all ranks, one after the other."""
+        return tf.raw_ops.CollectiveGatherV2(
+            input=flat,
+            group_size=self.world,
+            group_key=_GROUP_KEY,
+            instance_key=self._key(f"{place} gather"),
+            ordering_token=[],
+            communication_hint="RING",
+            timeout_seconds=PATIENCE,
+        )
+
+    def total(self, value: float) -> float:
+        return float(self._total(tf.constant([value], tf.float32))[0])
+
+
+class Horovod(Reducer):
+    """Horovod's allreduce."""
+
+    def __init__(self, world: int, replica: int, compression: str | None = None) -> None:
+        import horovod.tensorflow as hvd
+
+        self.world = world
+        self._replica = replica
+        self._hvd = hvd
+        self._compression = hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none
+
+    def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
+        name = f"orca.{self._replica}.{place}".replace(" ", ".")
+        return self._hvd.allreduce(flat, op=self._hvd.Sum, compression=self._compression, name=name)
+
+    def total(self, value: float) -> float:
+        return float(self.add(tf.constant([value], tf.float32), "total")[0])

@@ -1,0 +1,349 @@
+"""One compiled Keras model on one rank: its training, evaluation and prediction steps, and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from orca.backends.base import Outcome, OwnMetrics, Replica, State, StepOptions
+from orca.backends.keras.reducers import Reducer
+from orca.backends.keras.state import (
+    load_optimizer,
+    load_weights,
+    named_weights,
+    optimizer_state,
+    optimizers_of,
+    seed_states,
+    value_of,
+)
+from orca.errors import DataError
+from orca.shards.feed import Batch
+from orca.shards.tree import row_count, take_rows, tree_map
+
+
+class KerasReplica(Replica):
+    """Trains, scores and predicts with one model, by the model's own ``train_step``, ``test_step``, ``predict_step``."""
+
+    gives_outputs = False  # the model keeps its own metrics
+
+    def __init__(self, model: Any, reducer: Reducer | None = None, trains: bool = True) -> None:
+        self._model = model
+        self._reducer = reducer or Reducer()
+        self._trains = trains and getattr(model, "compiled", False)
+        self._options = StepOptions()
+        self._scale: Any = None
+        self._applied = 0
+        self._pending: State | None = None
+        self._optimizers = optimizers_of(model) if self._trains else {}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._before = (0.0, 0.0)
+        for name, optimizer in self._optimizers.items():
+            self._hook(name, optimizer)
+        if self._trains:
+            self.own_metrics = KerasMetrics(model, self._forget_loss)
+        if model.built:
+            self._arrange()
+
+    @property
+    def inner_model(self) -> Any:
+        return self._model
+
+    @property
+    def inner_optimizer(self) -> Any:
+        return getattr(self._model, "optimizer", None)
+
+    # -- building
+
+    def survey(self, data: Any) -> Any:
+        """Two rows for a model that learns its shapes from the data."""
+        if self._model.built or not isinstance(data, dict):
+            return None
+        return take_rows(data["x"], 0, 2)
+
+    def agree(self, surveys: list[Any]) -> None:
+        samples = [sample for share in surveys for sample in share if sample is not None]
+        if not self._model.built and samples:
+            self._build(max(samples, key=row_count))
+
+    def _build(self, features: Any) -> None:
+        self._model(tree_map(_tensor, features), training=False)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Once all weights are there: the optimizers' slots, and what was loaded before."""
+        for name, optimizer in self._optimizers.items():
+            if not optimizer.built and name == "optimizer":
+                optimizer.build(self._model.trainable_variables)
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self.load_state(pending)
+
+    def _hook(self, name: str, optimizer: Any) -> None:
+        """Have the optimizer use gradients of all ranks, and limit them."""
+        apply = optimizer.apply
+
+        def together(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+            place = f"{name} {self._applied}"
+            self._applied += 1
+            return apply(self._shared(list(grads), place), trainable_variables)
+
+        optimizer.apply = together
+
+    def _shared(self, grads: list[Any], place: str) -> list[Any]:
+        there = [index for index, value in enumerate(grads) if value is not None]
+        if self._reducer.world > 1:
+            scaled = [grads[index] * tf.cast(self._scale, grads[index].dtype) for index in there]
+            for index, value in zip(there, self._reducer.sums(scaled, place), strict=True):
+                grads[index] = value
+        if self._options.clip_value is not None:
+            for index in there:
+                grads[index] = tf.clip_by_value(grads[index], *self._options.clip_value)
+        if self._options.clip_norm is not None:
+            limited, _ = tf.clip_by_global_norm([grads[index] for index in there], self._options.clip_norm)
+            for index, value in zip(there, limited, strict=True):
+                grads[index] = value
+        return grads
+
+    # -- steps
+
+    def configure(self, options: StepOptions) -> None:
+        if (options.clip_norm, options.clip_value) != (self._options.clip_norm, self._options.clip_value):
+            self._functions.pop("train", None)
+        self._options = options
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        if name not in self._functions:
+            self._functions[name] = self._make(name)
+        return self._functions[name]
+
+    def _make(self, name: str) -> Callable[..., Any]:
+        model = self._model
+        if name == "predict":
+            step: Callable[..., Any] = lambda data: model.predict_step((data,))  # noqa: E731
+        elif name == "test":
+            step = self._tracked(model.test_step)
+        else:
+            train = self._tracked(model.train_step)
+
+            def step(data: Any, scale: Any) -> Any:
+                self._scale, self._applied = scale, 0
+                return train(data)
+
+        if getattr(model, "run_eagerly", False):
+            return step
+        # XLA does not know the ranks' sums, so that only a step without them can be compiled by it.
+        compiled = bool(getattr(model, "jit_compile", False)) and (name != "train" or self._reducer.world == 1)
+        return tf.function(step, jit_compile=compiled, reduce_retracing=True)  # type: ignore[no-any-return]
+
+    def _tracked(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A step that also tells where Keras' own mean of the loss stands."""
+        tracker = self._model._loss_tracker
+
+        def tracked(data: Any) -> Any:
+            logs = step(data)
+            return logs, tracker.total + 0.0, tracker.count + 0.0
+
+        return tracked
+
+    def train_step(self, batch: Batch, want_output: bool) -> Outcome:
+        data = self._data(batch.data, self._options.class_weight)
+        scale = 0.0 if batch.filler else batch.rows / batch.total
+        kept = self._sums() if batch.filler else None
+        logs, total, count = self._function("train")(data, tf.constant(scale, tf.float32))
+        if kept is not None:
+            # Rows that only keep this rank in step count for nothing.
+            assert self.own_metrics is not None
+            self.own_metrics.load(kept)
+            return Outcome(0.0, 0.0)
+        return self._outcome(logs, total, count, batch.rows)
+
+    def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
+        self._ready(data["x"])
+        logs, total, count = self._function("test")(self._data(data))
+        outcome = self._outcome(logs, total, count, row_count(data["x"]))
+        if not want_output:
+            return outcome
+        return Outcome(outcome.loss_sum, outcome.loss_count, data["y"], self.predict_step(data["x"]), outcome.extra)
+
+    def predict_step(self, features: Any) -> Any:
+        self._ready(features)
+        outputs = self._function("predict")(tree_map(_tensor, features))
+        return tree_map(lambda value: value.numpy(), _plain(outputs))
+
+    def _ready(self, features: Any) -> None:
+        if not self._model.built or self._pending is not None:
+            self._build(take_rows(features, 0, 2))
+
+    def _outcome(self, logs: Any, total: Any, count: Any, rows: int) -> Outcome:
+        total, count = float(total), float(count)
+        last_total, last_count = self._before
+        self._before = total, count
+        logs = logs if isinstance(logs, dict) else {}
+        if count > last_count or total != total:
+            return Outcome(total - last_total, count - last_count, extra=self._extra(logs, rows))
+        # A step of the user's own may keep its loss elsewhere; then nobody but its own metrics can tell the mean.
+        loss = float(logs["loss"]) if "loss" in logs else 0.0
+        return Outcome(float("nan") if loss != loss else 0.0, 0.0, extra=self._extra(logs, rows))
+
+    def _extra(self, logs: dict[str, Any], rows: int) -> dict[str, float]:
+        """Values of a custom step that no metric of the model stands for."""
+        assert isinstance(self.own_metrics, KerasMetrics)
+        known = self.own_metrics.names
+        return {name: float(value) * rows for name, value in logs.items() if name not in known and _is_number(value)}
+
+    def _forget_loss(self) -> None:
+        tracker = self._model._loss_tracker
+        self._before = float(value_of(tracker.total)), float(value_of(tracker.count))
+
+    def _sums(self) -> list[Any]:
+        assert self.own_metrics is not None
+        return self.own_metrics.sums()
+
+    def _data(self, data: Any, class_weight: Any = None) -> Any:
+        if not isinstance(data, dict) or "y" not in data:
+            raise DataError('Training and evaluation need labels: give {"x": …, "y": …}, (x, y) or fit(x, y).')
+        weights = data.get("w")
+        if class_weight is not None:
+            by_class = _class_weights(data["y"], class_weight)
+            weights = by_class if weights is None else np.asarray(weights, "f4").reshape(-1) * by_class
+        made = None if weights is None else tf.constant(np.asarray(weights, "f4").reshape(-1))
+        return tree_map(_tensor, data["x"]), tree_map(_tensor, data["y"]), made
+
+    # -- state
+
+    def state(self) -> State:
+        if not self._model.built:
+            return self._pending or {}
+        state: State = {"model": named_weights(self._model)}
+        if self._optimizers:
+            state["optimizer"] = {name: self._optimizer_state(name) for name in self._optimizers}
+        return state
+
+    def _optimizer_state(self, name: str) -> list[Any]:
+        return optimizer_state(self._optimizers[name])
+
+    def _load_optimizer(self, name: str, told: list[Any]) -> None:
+        load_optimizer(self._optimizers[name], told, self._model)
+
+    def load_state(self, state: State) -> None:
+        if not self._model.built:
+            self._pending = state
+            return
+        load_weights(self._model, state["model"])
+        for name, told in (state.get("optimizer") or {}).items():
+            if name in self._optimizers:
+                self._load_optimizer(name, told)
+
+    def reseed(self, seed: int, epoch: int, rank: int) -> None:
+        states = seed_states(self._model)
+        numbers = np.random.SeedSequence([seed, epoch, rank]).generate_state(max(len(states), 1) + 1)
+        tf.random.set_seed(int(numbers[-1]))
+        for variable, number in zip(states, numbers, strict=False):
+            variable.assign(np.array([number, 0], variable.dtype))
+
+    def random_state(self) -> dict[str, Any]:
+        return {"seeds": [value_of(variable) for variable in seed_states(self._model)]}
+
+    def load_random_state(self, state: dict[str, Any]) -> None:
+        for variable, value in zip(seed_states(self._model), state["seeds"], strict=False):
+            variable.assign(value)
+
+    def any(self, flag: bool) -> bool | None:
+        return self._reducer.total(float(flag)) > 0
+
+    def settle(self) -> None:
+        """Running statistics become the mean over the ranks."""
+        if self._reducer.world == 1:
+            return
+        values = [value for value in self._model.non_trainable_weights if "float" in str(value.dtype)]
+        if values:
+            if "settle" not in self._functions:
+                self._functions["settle"] = tf.function(lambda parts: self._reducer.sums(parts, "settle"))
+            sums = self._functions["settle"]([tf.convert_to_tensor(value) for value in values])
+            for variable, value in zip(values, sums, strict=True):
+                variable.assign(value / self._reducer.world)
+
+    def learning_rate(self) -> float | None:
+        optimizer = self.inner_optimizer
+        return None if optimizer is None else float(optimizer.learning_rate)
+
+
+class KerasMetrics(OwnMetrics):
+    """The metrics a model was compiled with, its loss among them."""
+
+    def __init__(self, model: Any, started: Callable[[], None]) -> None:
+        self._model = model
+        self._started = started
+
+    @property
+    def names(self) -> set[str]:
+        found = {metric.name for metric in self._model.metrics}
+        return found | set(self._model.get_metrics_result()) if self._built() else found
+
+    def _built(self) -> bool:
+        compiled = getattr(self._model, "_compile_metrics", None)
+        return compiled is None or compiled.built
+
+    def _variables(self) -> list[Any]:
+        return [variable for metric in self._model.metrics for variable in metric.variables]
+
+    def reset(self) -> None:
+        self._model.reset_metrics()
+        self._started()
+
+    def sums(self) -> list[Any]:
+        return [value_of(variable) for variable in self._variables()]
+
+    def load(self, sums: list[Any]) -> None:
+        variables = self._variables()
+        if len(variables) == len(sums):
+            for variable, value in zip(variables, sums, strict=True):
+                variable.assign(value)
+        self._started()
+
+    def results(self, sums: list[Any]) -> dict[str, float]:
+        self.load(sums)
+        if not self._built():
+            return {}
+        return {name: _number(value) for name, value in self._model.get_metrics_result().items()}
+
+
+def _number(value: Any) -> float:
+    return float(np.mean(np.asarray(value)))
+
+
+def _is_number(value: Any) -> bool:
+    return np.ndim(value) == 0
+
+
+def _tensor(array: Any) -> tf.Tensor:
+    array = np.asarray(array)
+    if array.dtype.kind == "f" and array.dtype.name != keras.config.floatx():
+        array = array.astype(keras.config.floatx())
+    elif array.dtype.kind == "O":
+        array = array.astype(str)
+    return tf.convert_to_tensor(array)
+
+
+def _plain(outputs: Any) -> Any:
+    """Outputs in the structures that everybody knows."""
+    if isinstance(outputs, dict):
+        return {str(name): _plain(value) for name, value in outputs.items()}
+    if isinstance(outputs, list | tuple):
+        return [_plain(value) for value in outputs]
+    return outputs
+
+
+def _class_weights(labels: Any, weights: Any) -> np.ndarray[Any, Any]:
+    if isinstance(labels, dict | list | tuple):
+        raise DataError("class_weight= is for a model with one output.")
+    labels = np.asarray(labels)
+    classes = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.reshape(-1)
+    found = np.ones(len(classes), "f4")
+    for label, weight in weights.items():
+        found[classes == label] = weight
+    return found
