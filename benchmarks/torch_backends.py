@@ -22,18 +22,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.metadata
 import logging
 import os
-import platform
 import statistics
 import sys
 import tempfile
-import time
-import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +41,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
 
 import torch_peers as peers  # noqa: E402
+from comparing import Comparison, Numbers, Part, Side, chosen, facts, measure, seconds_of, take_turns  # noqa: E402
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
 from orca.machine import usable_cpus  # noqa: E402
@@ -58,58 +54,6 @@ BLOCKS = 4
 THREADS = max(1, usable_cpus() // peers.WORLD)
 """Threads of a hand-written rank: as many as Orca gives to its own."""
 
-Side = Callable[[], float]
-Numbers = dict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Our side beside another one, and what the ratio of their numbers should be."""
-
-    section: str
-    title: str
-    ours: str
-    peer: str
-    bar: float
-    unit: str = "rows/s"
-
-    def lines(self, found: Numbers) -> list[str]:
-        head = f"{self.section:<3} {self.title:<46}"
-        absent = [side for side in (self.ours, self.peer) if side not in found]
-        if absent:
-            return [f"{head} not measured: {' and '.join(absent)} failed"]
-        ratios = [ours / peer for ours, peer in zip(found[self.ours], found[self.peer], strict=True)]
-        ratio = statistics.median(ratios)
-        faster = self.unit == "rows/s"  # else seconds, of which less is better
-        met = ratio >= self.bar if faster else ratio <= self.bar
-        bar = f"bar {'>=' if faster else '<='} {self.bar:<4}  {'met' if met else 'MISSED'}"
-        shown = [f"{head} ratio {ratio:>6.3f}  {bar:<20} turns: {', '.join(f'{one:.3f}' for one in ratios)}"]
-        for role, side in (("ours", self.ours), ("peer", self.peer)):
-            every = ", ".join(number(value, self.unit) for value in found[side])
-            median = number(statistics.median(found[side]), self.unit)
-            shown.append(f"      {role}  {side:<38} {median:>10} {self.unit:<6}  ({every})")
-        return shown
-
-
-def number(value: float, unit: str) -> str:
-    return f"{value:,.0f}" if unit == "rows/s" else f"{value:.2f}"
-
-
-def take_turns(sides: dict[str, Side], turns: int, unit: str, flip: bool = True) -> Numbers:
-    """Run the sides alternately, with `flip` in reverse order every other turn; one that fails is told and left out."""
-    found: Numbers = {name: [] for name in sides}
-    for turn in range(turns):
-        for name in list(reversed(found)) if flip and turn % 2 else list(found):
-            try:
-                value = sides[name]()
-            except Exception as error:
-                print(f"  {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:600]}", flush=True)
-                del found[name]
-                continue
-            print(f"  turn {turn + 1}: {name:<38} {number(value, unit):>10} {unit}", flush=True)
-            found[name].append(value)
-    return found
-
 
 def estimator(backend: str = "torch_distributed") -> Estimator:
     return Estimator.from_torch(
@@ -121,12 +65,6 @@ def estimator(backend: str = "torch_distributed") -> Estimator:
         workers=peers.WORLD,
         seed=peers.SEED,
     )
-
-
-def seconds_of(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 # 1: steady training --------------------------------------------------------------------------------------------------
@@ -394,30 +332,6 @@ def check_same(ours: Any, theirs: Any) -> None:
     assert all(np.allclose(one, other, atol=1e-4) for one, other in pairs), "the two sides predict different numbers"
 
 
-def facts() -> str:
-    names = ("torch", "horovod", "ray", "pyspark", "pyarrow", "pandas", "numpy")
-    versions = []
-    for name in names:
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            versions.append(f"no {name}")
-    threads = f"{THREADS} thread{'s' if THREADS > 1 else ''} per rank"
-    return (
-        f"{usable_cpus()} cores, {threads}, load {os.getloadavg()[0]:.1f} at the start; "
-        f"Python {platform.python_version()}, {', '.join(versions)}"
-    )
-
-
-def chosen(text: str) -> set[str]:
-    """Sections named in full or by their number."""
-    asked = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [part for part in asked if not any(section.startswith(part) for section in SECTIONS)]
-    if unknown:
-        raise SystemExit(f"--only {text}: there is no section {', '.join(unknown)}. Sections: {', '.join(SECTIONS)}.")
-    return {section for section in SECTIONS if any(section.startswith(part) for part in asked)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000)
@@ -431,28 +345,20 @@ def main() -> None:
         help="run TorchDistributor with local_mode=False, which was slower when tried here",
     )
     options = parser.parse_args()
-    wanted = chosen(options.only)
+    wanted = chosen(options.only, SECTIONS)
+    packages = ("torch", "horovod", "ray", "pyspark", "pyarrow", "pandas", "numpy")
     head = [
         f"{options.rows:,} rows x {peers.FEATURES} float32, batch {options.batch_size} over {peers.WORLD} workers, "
         f"{options.turns} turns",
-        facts(),
+        facts(packages, f"{THREADS} thread{'s' if THREADS > 1 else ''} per rank"),
     ]
-    print("\n".join(head), flush=True)
-    parts: list[tuple[set[str], Callable[[], list[str]]]] = [
+    parts: list[Part] = [
         ({"1a", "1b", "1c"}, lambda: steady(wanted, options)),
         ({"2a", "2p", "2b"}, lambda: from_frames(wanted, options)),
         ({"3"}, lambda: predict_on_spark(options)),
         ({"4"}, lambda: predict_on_ray(options)),
     ]
-    report: list[str] = []
-    for sections, measure in parts:
-        if wanted & sections:
-            try:
-                report += measure()
-            except Exception as error:  # the other sections still count
-                traceback.print_exc()
-                report.append(f"{min(sections)[0]:<3} not measured: {type(error).__name__}: {error}")
-    print("\n" + "\n".join([*head, *report]))
+    measure(parts, wanted, head)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ os.environ["TMPDIR"] = FOLDER
 tempfile.tempdir = None
 
 from orca.context import Context, init_orca_context, stop_orca_context
+from orca.runtimes import spark_settings
 
 SLOTS = 4
 """Slots of every runtime in the tests; more than the two cores of a small machine, on purpose."""
@@ -42,6 +43,7 @@ def spark_session() -> Iterator[Any]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config(map=spark_settings(["pandas", "pyarrow", "torch", "tensorflow", "keras"]))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("FATAL")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from orca.backends.keras.backend import KerasBackend, MirroredBackend, ServerBackend  # noqa: E402
+from orca.backends.keras.backend import KerasBackend, MirroredBackend, ServerBackend
 
 if TYPE_CHECKING:
     from orca.backends.keras.reducers import Reducer

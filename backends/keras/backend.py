@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from orca.backends.base import Backend, Replica, State, StepOptions
@@ -92,17 +95,23 @@ class KerasBackend(Backend):
     def build_alone(self, spec: KerasSpec, seed: int, threads: int | None) -> Replica:
         if threads != 0:
             wanted = threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
-            try:
+            # Once TensorFlow runs it keeps the threads that it was given then.
+            with contextlib.suppress(RuntimeError):
                 tf.config.threading.set_intra_op_parallelism_threads(wanted)
-            except RuntimeError:
-                pass  # TensorFlow runs already, with the threads it was given then
         return KerasReplica(self._seeded(spec, seed), trains=False)
 
     @staticmethod
     def _seeded(spec: KerasSpec, seed: int) -> Any:
-        if spec.creator is not None:
+        """A model with the first weights that the ranks have; random numbers of this process go on as they were."""
+        if spec.creator is None:
+            return spec.make_model()
+        numbers, arrays = random.getstate(), np.random.get_state()
+        try:
             keras.utils.set_random_seed(seed)
-        return spec.make_model()
+            return spec.make_model()
+        finally:
+            random.setstate(numbers)
+            np.random.set_state(arrays)
 
     def model(self, spec: KerasSpec, state: State | None, seed: int) -> Any:
         model = self._seeded(spec, seed)

@@ -11,7 +11,6 @@ import tensorflow as tf
 from orca.backends.base import Outcome
 from orca.backends.keras.reducers import Reducer
 from orca.backends.keras.replica import KerasReplica
-from orca.backends.keras.state import value_of
 from orca.shards.feed import Batch, share
 from orca.shards.tree import row_count, take_rows
 
@@ -76,7 +75,6 @@ class MirroredReplica(KerasReplica):
             now = self._sums()
             self.own_metrics.load([old + (new - old) / devices for old, new in zip(kept, now, strict=True)])
             self._before = before
-        tracker = self._model._loss_tracker
         found = self._strategy.experimental_local_results(logs)
         sizes = [1 if same else high - low for low, high in cuts]
         shown = {
@@ -84,7 +82,7 @@ class MirroredReplica(KerasReplica):
             for key in found[0]
             if np.ndim(found[0][key]) == 0
         }
-        return self._outcome(shown, value_of(tracker.total), value_of(tracker.count), rows)
+        return self._outcome(shown, self._loss_so_far(), rows)
 
     def _values(self, values: list[Any]) -> Any:
         distribute = self._strategy.experimental_distribute_values_from_function

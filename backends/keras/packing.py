@@ -1,4 +1,4 @@
-"""A Keras model on its way to other processes: its architecture, weights and compilation, and the user's own classes."""
+"""A Keras model on its way to other processes: architecture, weights, compilation, and the user's own classes."""
 
 from __future__ import annotations
 

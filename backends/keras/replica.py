@@ -26,7 +26,7 @@ from orca.shards.tree import row_count, take_rows, tree_map
 
 
 class KerasReplica(Replica):
-    """Trains, scores and predicts with one model, by the model's own ``train_step``, ``test_step``, ``predict_step``."""
+    """Trains, scores and predicts with one model, by its own ``train_step``, ``test_step`` and ``predict_step``."""
 
     gives_outputs = False  # the model keeps its own metrics
 
@@ -145,7 +145,7 @@ class KerasReplica(Replica):
 
         def tracked(data: Any) -> Any:
             logs = step(data)
-            return logs, tracker.total + 0.0, tracker.count + 0.0
+            return logs, tf.stack([tracker.total.value, tracker.count.value])
 
         return tracked
 
@@ -153,18 +153,18 @@ class KerasReplica(Replica):
         data = self._data(batch.data, self._options.class_weight)
         scale = 0.0 if batch.filler else batch.rows / batch.total
         kept = self._sums() if batch.filler else None
-        logs, total, count = self._function("train")(data, tf.constant(scale, tf.float32))
+        logs, loss = self._function("train")(data, tf.constant(scale, tf.float32))
         if kept is not None:
             # Rows that only keep this rank in step count for nothing.
             assert self.own_metrics is not None
             self.own_metrics.load(kept)
             return Outcome(0.0, 0.0)
-        return self._outcome(logs, total, count, batch.rows)
+        return self._outcome(logs, loss, batch.rows)
 
     def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
         self._ready(data["x"])
-        logs, total, count = self._function("test")(self._data(data))
-        outcome = self._outcome(logs, total, count, row_count(data["x"]))
+        logs, loss = self._function("test")(self._data(data))
+        outcome = self._outcome(logs, loss, row_count(data["x"]))
         if not want_output:
             return outcome
         return Outcome(outcome.loss_sum, outcome.loss_count, data["y"], self.predict_step(data["x"]), outcome.extra)
@@ -178,26 +178,31 @@ class KerasReplica(Replica):
         if not self._model.built or self._pending is not None:
             self._build(take_rows(features, 0, 2))
 
-    def _outcome(self, logs: Any, total: Any, count: Any, rows: int) -> Outcome:
-        total, count = float(total), float(count)
+    def _outcome(self, logs: Any, loss: Any, rows: int) -> Outcome:
+        total, count = (float(value) for value in np.asarray(loss))
         last_total, last_count = self._before
         self._before = total, count
         logs = logs if isinstance(logs, dict) else {}
         if count > last_count or total != total:
             return Outcome(total - last_total, count - last_count, extra=self._extra(logs, rows))
         # A step of the user's own may keep its loss elsewhere; then nobody but its own metrics can tell the mean.
-        loss = float(logs["loss"]) if "loss" in logs else 0.0
-        return Outcome(float("nan") if loss != loss else 0.0, 0.0, extra=self._extra(logs, rows))
+        own = float(logs["loss"]) if "loss" in logs else 0.0
+        return Outcome(float("nan") if own != own else 0.0, 0.0, extra=self._extra(logs, rows))
 
     def _extra(self, logs: dict[str, Any], rows: int) -> dict[str, float]:
         """Values of a custom step that no metric of the model stands for."""
         assert isinstance(self.own_metrics, KerasMetrics)
         known = self.own_metrics.names
+        if logs.keys() <= known:
+            return {}
         return {name: float(value) * rows for name, value in logs.items() if name not in known and _is_number(value)}
 
     def _forget_loss(self) -> None:
+        self._before = self._loss_so_far()
+
+    def _loss_so_far(self) -> tuple[float, float]:
         tracker = self._model._loss_tracker
-        self._before = float(value_of(tracker.total)), float(value_of(tracker.count))
+        return float(value_of(tracker.total)), float(value_of(tracker.count))
 
     def _sums(self) -> list[Any]:
         assert self.own_metrics is not None
@@ -278,11 +283,17 @@ class KerasMetrics(OwnMetrics):
     def __init__(self, model: Any, started: Callable[[], None]) -> None:
         self._model = model
         self._started = started
+        self._names: set[str] | None = None
 
     @property
     def names(self) -> set[str]:
+        """The names of all results."""
+        if self._names is not None:
+            return self._names
         found = {metric.name for metric in self._model.metrics}
-        return found | set(self._model.get_metrics_result()) if self._built() else found
+        if self._built():
+            found = self._names = found | set(self._model.get_metrics_result())
+        return found
 
     def _built(self) -> bool:
         compiled = getattr(self._model, "_compile_metrics", None)

@@ -38,8 +38,14 @@ def estimator(workers, seed=3, **more):
     )
 
 
+def skip_repetitions(context: Context, backend: str, workers: int) -> None:
+    if workers == 1 and backend != "torch_distributed" and context.runtime != "local":
+        pytest.skip("one worker has nobody to agree with: the same code for every backend, shown locally with each")
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_weights_equal_single_process_training_on_the_same_batches(context: Context, backend, workers):
+    skip_repetitions(context, backend, workers)
     for name, sizes in LAYOUTS.items():
         x, y = make_data(sum(sizes))
         est = estimator(workers, backend=backend)
@@ -77,6 +83,7 @@ def test_class_weighted_loss_is_weighted_over_all_ranks(context: Context, backen
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_metrics_are_exact_and_predictions_row_aligned(context: Context, backend, workers):
+    skip_repetitions(context, backend, workers)
     x, y = make_data(101)
     shards = cut(x, y, [3, 0, 70, 28])
     metrics = ["accuracy", "auc", "f1", {"bias": lambda t, o: float(o[:, 1].mean() - t.mean())}]

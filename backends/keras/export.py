@@ -1,0 +1,53 @@
+"""Writes Keras models for other programs: SavedModel, ONNX, OpenVINO."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from typing import Any
+
+from orca.errors import ArgumentError, MissingPackageError, suggest
+
+_NEEDS = {"savedmodel": (), "onnx": ("tf2onnx", "onnx"), "openvino": ("openvino",)}
+_SUFFIXES = {"savedmodel": "", "onnx": ".onnx", "openvino": ".xml"}
+_SAME = {"saved_model": "savedmodel", "tf_saved_model": "savedmodel"}
+
+
+def export(model: Any, kind: str, path: str) -> str:
+    """Write the model and return the path written; the number of rows stays open."""
+    kind = _SAME.get(kind, kind)
+    if kind not in _NEEDS:
+        known = ", ".join(f'"{name}"' for name in _NEEDS)
+        raise ArgumentError(f"export({kind!r}): expected one of {known} for Keras." + suggest(kind, _NEEDS))
+    for package in _NEEDS[kind]:
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise MissingPackageError(
+                f"export({kind!r}) needs {package}, which is not installed. Run: pip install "
+                f'"orca-estimator[{"openvino" if package == "openvino" else "onnx"}]"'
+            ) from error
+    suffix = _SUFFIXES[kind]
+    if suffix and not path.endswith(suffix):
+        path += suffix
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    # Keras and its converters print their progress.
+    with contextlib.redirect_stdout(io.StringIO()):
+        if kind == "savedmodel":
+            model.export(path, format="tf_saved_model", verbose=False)
+        elif kind == "onnx":
+            model.export(path, format="onnx", verbose=False)
+        else:
+            _openvino(model, path)
+    return path
+
+
+def _openvino(model: Any, path: str) -> None:
+    import openvino
+
+    with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
+        model.export(folder, format="tf_saved_model", verbose=False)
+        made = openvino.convert_model(folder)
+        openvino.save_model(made, path, compress_to_fp16=False)

@@ -1,0 +1,118 @@
+"""Sides measured by turns in one run, and their ratio beside what it should be: what the comparisons here share."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orca.machine import usable_cpus
+
+Side = Callable[[], float]
+Numbers = dict[str, list[float]]
+Part = tuple[set[str], Callable[[], list[str]]]
+"""Sections that are measured together, and what measures them and returns the lines to show."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our side beside another one, and what the ratio of their numbers should be, if anything."""
+
+    section: str
+    title: str
+    ours: str
+    peer: str
+    bar: float | None
+    unit: str = "rows/s"
+
+    def lines(self, found: Numbers) -> list[str]:
+        head = f"{self.section:<3} {self.title:<46}"
+        absent = [side for side in (self.ours, self.peer) if side not in found]
+        if absent:
+            return [f"{head} not measured: {' and '.join(absent)} failed"]
+        ratios = [ours / peer for ours, peer in zip(found[self.ours], found[self.peer], strict=True)]
+        ratio = statistics.median(ratios)
+        shown = [
+            f"{head} ratio {ratio:>6.3f}  {self._verdict(ratio):<20} turns: {', '.join(map('{:.3f}'.format, ratios))}"
+        ]
+        for role, side in (("ours", self.ours), ("peer", self.peer)):
+            every = ", ".join(number(value, self.unit) for value in found[side])
+            median = number(statistics.median(found[side]), self.unit)
+            shown.append(f"      {role}  {side:<38} {median:>10} {self.unit:<6}  ({every})")
+        return shown
+
+    def _verdict(self, ratio: float) -> str:
+        if self.bar is None:
+            return "no bar"
+        faster = self.unit == "rows/s"  # else seconds, of which less is better
+        met = ratio >= self.bar if faster else ratio <= self.bar
+        return f"bar {'>=' if faster else '<='} {self.bar:<4}  {'met' if met else 'MISSED'}"
+
+
+def number(value: float, unit: str) -> str:
+    return f"{value:,.0f}" if unit == "rows/s" else f"{value:.2f}"
+
+
+def take_turns(sides: dict[str, Side], turns: int, unit: str, flip: bool = True) -> Numbers:
+    """Run the sides alternately, with `flip` in reverse order every other turn; one that fails is told and left out."""
+    found: Numbers = {name: [] for name in sides}
+    for turn in range(turns):
+        for name in list(reversed(found)) if flip and turn % 2 else list(found):
+            try:
+                value = sides[name]()
+            except Exception as error:
+                print(f"  {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:600]}", flush=True)
+                del found[name]
+                continue
+            print(f"  turn {turn + 1}: {name:<38} {number(value, unit):>10} {unit}", flush=True)
+            found[name].append(value)
+    return found
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def facts(packages: Iterable[str], threads: str) -> str:
+    """The machine and the versions, in one line."""
+    versions = []
+    for name in packages:
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"no {name}")
+    return (
+        f"{usable_cpus()} cores, {threads}, load {os.getloadavg()[0]:.1f} at the start; "
+        f"Python {platform.python_version()}, {', '.join(versions)}"
+    )
+
+
+def chosen(text: str, sections: Sequence[str]) -> set[str]:
+    """Sections named in full or by their number."""
+    asked = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [part for part in asked if not any(section.startswith(part) for section in sections)]
+    if unknown:
+        raise SystemExit(f"--only {text}: there is no section {', '.join(unknown)}. Sections: {', '.join(sections)}.")
+    return {section for section in sections if any(section.startswith(part) for part in asked)}
+
+
+def measure(parts: Iterable[Part], wanted: set[str], head: list[str]) -> None:
+    """Measure what is wanted and show it all at the end."""
+    print("\n".join(head), flush=True)
+    report: list[str] = []
+    for sections, work in parts:
+        if wanted & sections:
+            try:
+                report += work()
+            except Exception as error:  # the other sections still count
+                traceback.print_exc()
+                report.append(f"{min(sections)[0]:<3} not measured: {type(error).__name__}: {error}")
+    print("\n" + "\n".join([*head, *report]))

@@ -1,0 +1,297 @@
+"""The other sides of keras_backends.py: what a careful person writes with Keras, and TensorFlow or Horovod, alone.
+
+Each is a program of its own: `python keras_peers.py multiworker|horovod|single …` is one process of it, which trains
+with `model.fit` on its own part of the rows and prints rows/s of each epoch as JSON. Without arguments it does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+FEATURES, CLASSES, SEED, RATE, MOMENTUM = 64, 2, 0, 0.05, 0.9
+WORLD = 2
+HOST = "127.0.0.1"
+PATIENCE = 1800
+"""Seconds after which a program of hand-written processes counts as failed."""
+Array = np.ndarray[Any, Any]
+Timed = tuple[list[float], float]
+"""Rows/s of each epoch, and the last loss."""
+
+
+def make_rows(rows: int) -> tuple[Array, Array]:
+    """Random rows and which side of a plane they lie on."""
+    x = np.random.default_rng(SEED).standard_normal((rows, FEATURES), dtype="f4")
+    return x, (x[:, : FEATURES // 2].sum(axis=1) > 0).astype("i8")
+
+
+def network() -> Any:
+    """A small network, so that overhead has nowhere to hide."""
+    import keras
+
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
+def compiled(optimizer: Any, jit_compile: bool | str = "auto") -> Any:
+    import keras
+
+    model = network()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=jit_compile)
+    return model
+
+
+def model_creator(config: dict[str, Any]) -> Any:
+    """The model for Orca, compiled as anyone would for one process."""
+    import keras
+
+    return compiled(keras.optimizers.SGD(RATE, momentum=MOMENTUM))
+
+
+# One process of a hand-written program -------------------------------------------------------------------------------
+
+
+def use_threads(threads: int) -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(2)  # as Orca does; collectives need more than one
+
+
+def summed_sgd(mean: Callable[[Any], Any]) -> Any:
+    """An optimizer that uses the mean of the processes' gradients, sent as one vector."""
+    import keras
+    import tensorflow as tf
+
+    class Summed(keras.optimizers.SGD):
+        def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+            flat = mean(tf.concat([tf.reshape(grad, [-1]) for grad in grads], 0))
+            parts = tf.split(flat, [int(np.prod(grad.shape)) for grad in grads])
+            shaped = [tf.reshape(part, grad.shape) for part, grad in zip(parts, grads, strict=True)]
+            return super().apply(shaped, trainable_variables)
+
+    return Summed(RATE, momentum=MOMENTUM)
+
+
+def join_tensorflow(rank: int, addresses: list[str]) -> Callable[[Any], Any]:
+    """Be a member of a TensorFlow cluster; return what averages a vector over it."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import tensorflow_server_pb2
+    from tensorflow.python.eager import context as eager
+
+    handle = eager.context()
+    handle.configure_collective_ops(
+        collective_leader="/job:worker/replica:0/task:0",
+        scoped_allocator_enabled_ops=("CollectiveReduce",),
+        device_filters=(f"/job:worker/task:{rank}",),
+    )
+    handle.enable_collective_ops(
+        tensorflow_server_pb2.ServerDef(
+            cluster=tf.train.ClusterSpec({"worker": addresses}).as_cluster_def(),
+            job_name="worker",
+            task_index=rank,
+            protocol="grpc",
+            default_session_config=handle.config,
+        )
+    )
+
+    def mean(flat: Any) -> Any:
+        total = tf.raw_ops.CollectiveReduceV2(
+            input=flat,
+            group_size=len(addresses),
+            group_key=1,
+            instance_key=1,
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint="RING",
+        )
+        return total / len(addresses)
+
+    return mean
+
+
+def join_horovod(rank: int, port: int) -> Callable[[Any], Any]:
+    """Be a member of a Horovod group; return what averages a vector over it."""
+    os.environ |= {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": HOST,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_HOSTNAME": HOST,
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(WORLD),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(WORLD),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+    }
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    return lambda flat: hvd.allreduce(flat, op=hvd.Average, name="gradients")
+
+
+def timed_fit(model: Any, x: Array, y: Array, epochs: int, batch_size: int) -> tuple[list[float], float]:
+    """Seconds of each epoch of `model.fit`, and the last loss."""
+    import keras
+
+    class Clock(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seconds: list[float] = []
+            self._began = 0.0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self._began = time.perf_counter()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.seconds.append(time.perf_counter() - self._began)
+
+    clock = Clock()
+    history = model.fit(x, y, batch_size=batch_size, epochs=epochs, callbacks=[clock], verbose=0)
+    return clock.seconds, history.history["loss"][-1]
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=("multiworker", "horovod", "single"))
+    parser.add_argument("--folder", required=True, help="where x.npy and y.npy are")
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True, help="rows of a step over all processes")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--ports", type=int, nargs="*", default=[], help="of the processes, or of the rendezvous")
+    options = parser.parse_args(arguments)
+    import keras
+
+    use_threads(options.threads)
+    x, y = (np.load(f"{options.folder}/{name}.npy") for name in "xy")
+    world, jit_compile, mean = 1, "auto", None
+    if options.kind != "single":
+        # XLA knows neither TensorFlow's collectives nor Horovod.
+        world, jit_compile = WORLD, False
+        if options.kind == "multiworker":
+            mean = join_tensorflow(options.rank, [f"{HOST}:{port}" for port in options.ports])
+        else:
+            mean = join_horovod(options.rank, options.ports[0])
+    keras.utils.set_random_seed(SEED)
+    optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM) if mean is None else summed_sgd(mean)
+    part = len(x) // world  # the same number of steps in every process
+    mine = slice(options.rank * part, (options.rank + 1) * part)
+    model = compiled(optimizer, jit_compile)
+    seconds, loss = timed_fit(model, x[mine].copy(), y[mine].copy(), options.epochs, options.batch_size // world)
+    print(json.dumps({"rows_per_s": [part * world / spent for spent in seconds], "loss": float(loss)}), flush=True)
+    if world > 1:
+        # A process that leaves first would break the connections of the other.
+        sys.stdin.readline()
+        os._exit(0)
+
+
+# The whole programs, as the benchmark calls them ---------------------------------------------------------------------
+
+
+def multiworker_by_hand(folder: str, epochs: int, batch_size: int, threads: int) -> Timed:
+    return _run("multiworker", WORLD, folder, epochs, batch_size, threads, free_ports(WORLD))
+
+
+def horovod_by_hand(folder: str, epochs: int, batch_size: int, threads: int) -> Timed:
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port = server.start()
+    try:
+        server.init(get_host_assignments(parse_hosts(f"{HOST}:{WORLD}"), WORLD))
+        return _run("horovod", WORLD, folder, epochs, batch_size, threads, [port])
+    finally:
+        server.stop()
+
+
+def single_by_hand(folder: str, epochs: int, batch_size: int, threads: int) -> Timed:
+    return _run("single", 1, folder, epochs, batch_size, threads, [])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses at the moment: TensorFlow wants to open them itself."""
+    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def _run(kind: str, world: int, folder: str, epochs: int, batch_size: int, threads: int, ports: list[int]) -> Timed:
+    """Run the processes; return what the first of them printed."""
+    common = [sys.executable, __file__, kind, f"--folder={folder}", f"--epochs={epochs}"]
+    common += [f"--batch-size={batch_size}", f"--threads={threads}"]
+    tail = ["--ports", *map(str, ports)] if ports else []
+    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {**os.environ, **dict.fromkeys(variables, str(threads))}
+    # Horovod and TensorFlow may write to either stream; files cannot fill up as pipes do.
+    with tempfile.TemporaryDirectory() as words:
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(world):
+                with open(f"{words}/{rank}.out", "wb") as out, open(f"{words}/{rank}.err", "wb") as err:
+                    command = [*common, f"--rank={rank}", *tail]
+                    processes.append(
+                        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=err)
+                    )
+            told = _answers(processes, words)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+                assert process.stdin is not None
+                process.stdin.close()
+    return told[0]["rows_per_s"], told[0]["loss"]
+
+
+def _answers(processes: list[subprocess.Popen[bytes]], words: str) -> list[dict[str, Any]]:
+    """What each process printed, as soon as all have; an error if one of them ends without."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        codes = [process.poll() for process in processes]
+        told = [_answer(f"{words}/{rank}.out") for rank in range(len(processes))]
+        found = [one for one in told if one is not None]
+        if len(found) == len(processes):
+            return found
+        for rank, code in enumerate(codes):
+            # The code was asked for before the answer was looked for.
+            if code is not None and told[rank] is None:
+                with open(f"{words}/{rank}.err", errors="replace") as file:
+                    raise RuntimeError(f"process {rank} ended with code {code}: …{file.read()[-500:]}")
+        time.sleep(0.2)
+    raise TimeoutError(f"no answer in {PATIENCE} seconds")
+
+
+def _answer(path: str) -> dict[str, Any] | None:
+    with open(path) as file:
+        for line in file:
+            if line.startswith('{"rows_per_s"') and line.endswith("\n"):
+                return json.loads(line)  # type: ignore[no-any-return]
+    return None
+
+
+if __name__ == "__main__" and len(sys.argv) > 1:
+    main(sys.argv[1:])
