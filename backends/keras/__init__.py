@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from orca.backends.keras.backend import KerasBackend, MirroredBackend, ServerBackend
+from orca.backends.keras.engine import LIBRARY
 
 if TYPE_CHECKING:
-    from orca.backends.keras.reducers import Reducer
     from orca.backends.keras.spec import KerasSpec
+    from orca.backends.keras.sync import Reducer
     from orca.launch.rank import RankContext
 
 
 def _multiworker(context: RankContext, spec: KerasSpec, number: int) -> Reducer:
+    if LIBRARY == "torch":
+        from orca.backends.keras.torch_group import Group
+
+        return Group(context)
     from orca.backends.keras import cluster
     from orca.backends.keras.reducers import Collective
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from orca.backends.base import Backend, Replica, State, StepOptions
-from orca.backends.keras import cluster
-from orca.backends.keras.reducers import Reducer
+from orca.backends.keras.engine import LIBRARY
 from orca.backends.keras.replica import KerasReplica
 from orca.backends.keras.spec import KerasSpec, check_compiled
 from orca.backends.keras.state import load_optimizer, load_weights, named_weights, optimizer_state, optimizers_of
+from orca.backends.keras.sync import Reducer
 from orca.callbacks import Callback, overrides
 from orca.errors import ArgumentError, DataError
 
@@ -31,7 +30,7 @@ class KerasBackend(Backend):
     """Keras models on TensorFlow, with gradients added up by what `join` returns on each rank."""
 
     framework = "keras"
-    preload = ("tensorflow", "keras", "orca.backends.keras", "orca.backends.training", "orca.shards.exchange")
+    preload = (LIBRARY, "keras", "orca.backends.keras", "orca.backends.training", "orca.shards.exchange")
 
     files = (".keras", ".h5", ".hdf5")
 
@@ -41,16 +40,11 @@ class KerasBackend(Backend):
         self.options = tuple(options)
 
     def check(self, spec: KerasSpec, workers: int) -> None:
-        on = keras.backend.backend()
-        if on != "tensorflow":
+        if LIBRARY != "tensorflow" and not (LIBRARY == "torch" and self.name == "multiworker"):
+            also = ' On torch there is backend="multiworker", over torch.distributed.' if LIBRARY == "torch" else ""
             raise ArgumentError(
-                f"Keras runs on {on} here; backend={self.name!r} needs it on TensorFlow: set KERAS_BACKEND=tensorflow "
-                "before the first import of keras."
-                + (
-                    " A Keras model on torch is a torch module: give it to Estimator.from_torch."
-                    if on == "torch"
-                    else ""
-                )
+                f"Keras runs on {LIBRARY} here; backend={self.name!r} needs it on TensorFlow: set "
+                f"KERAS_BACKEND=tensorflow before the first import of keras.{also}"
             )
         spec.check()
         for option, value in spec.sync_options.items():
@@ -82,7 +76,12 @@ class KerasBackend(Backend):
         return {"model_creator": spec.creator, "compile_args_creator": spec.compile_args, "config": spec.config}
 
     def build(self, spec: KerasSpec, context: RankContext, seed: int) -> Replica:
-        cluster.prepare(context)
+        if spec.library != LIBRARY:
+            raise ArgumentError(
+                f"Keras runs on {LIBRARY} in this worker and on {spec.library} in the driver: set KERAS_BACKEND="
+                f"{spec.library} where the workers' processes start."
+            )
+        prepare(context)
         number = context.memory["keras.replicas"] = context.memory.get("keras.replicas", 0) + 1
         reducer = Reducer() if context.place.world == 1 else self._join(context, spec, number)
         # The same seed on every rank gives the same first weights; each epoch then starts a stream per rank.
@@ -97,7 +96,7 @@ class KerasBackend(Backend):
             wanted = threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
             # Once TensorFlow runs it keeps the threads that it was given then.
             with contextlib.suppress(RuntimeError):
-                tf.config.threading.set_intra_op_parallelism_threads(wanted)
+                use_threads(wanted)
         return KerasReplica(self._seeded(spec, seed), trains=False)
 
     @staticmethod
@@ -166,7 +165,28 @@ class KerasBackend(Backend):
         return adapt(callback)
 
     def notes(self, spec: KerasSpec) -> Sequence[str]:
-        return [f"keras {keras.__version__} on tensorflow {tf.__version__}"]
+        return [f"keras {keras.__version__} on {LIBRARY}"]
+
+
+def prepare(context: RankContext, devices: int = 1) -> None:
+    """Have Keras' library ready in a rank's process."""
+    if LIBRARY == "torch":
+        use_threads(context.place.threads)
+        return
+    from orca.backends.keras import cluster
+
+    cluster.prepare(context, devices)
+
+
+def use_threads(threads: int) -> None:
+    if LIBRARY == "torch":
+        import torch
+
+        torch.set_num_threads(threads)
+    else:
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 class ServerBackend(KerasBackend):
@@ -205,6 +225,6 @@ class MirroredBackend(KerasBackend):
         if context.memory.get(key) != spec.workers:
             context.memory.pop("tensorflow", None)
             context.memory[key] = spec.workers
-        cluster.prepare(context, spec.workers)
+        prepare(context, spec.workers)
         keras.utils.set_random_seed(seed)
         return MirroredReplica(lambda: check_compiled(spec.make_model()), spec.workers)

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from orca.backends.base import Outcome
-from orca.backends.keras.reducers import Reducer
 from orca.backends.keras.replica import KerasReplica
+from orca.backends.keras.sync import Reducer
 from orca.shards.feed import Batch, share
 from orca.shards.tree import row_count, take_rows
 
@@ -23,7 +23,7 @@ class Devices(Reducer):
 
     def sums(self, tensors: Sequence[Any], place: str) -> list[Any]:
         replica = tf.distribute.get_replica_context()
-        return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, [tf.convert_to_tensor(t) for t in tensors]))
+        return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
 
 
 class MirroredReplica(KerasReplica):

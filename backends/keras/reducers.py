@@ -1,4 +1,4 @@
-"""Ways to add tensors up over the ranks, inside a TensorFlow graph."""
+"""Ways to add tensors up over the ranks inside a TensorFlow graph: its own collectives, Horovod."""
 
 from __future__ import annotations
 
@@ -9,27 +9,19 @@ from typing import Any
 import tensorflow as tf
 
 from orca.backends.keras.cluster import PATIENCE
+from orca.backends.keras.sync import Reducer
 
 _GROUP_KEY = 1
 
 
-class Reducer:
-    """One rank by itself: sums are what is there.
-
-    Every place in a program that sums has a name, the same on all ranks however often and in whatever order each of
-    them traces its graphs.
-    """
-
-    world = 1
+class FlatReducer(Reducer):
+    """Sends tensors as one vector for each kind of number."""
 
     def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
         """The sum of a vector over all ranks."""
-        return flat
+        raise NotImplementedError
 
     def sums(self, tensors: Sequence[Any], place: str) -> list[Any]:
-        """The sums of tensors over all ranks, sent as one vector for each kind of number."""
-        if self.world == 1:
-            return list(tensors)
         dense = [tf.convert_to_tensor(value) for value in tensors]
         found: dict[int, tf.Tensor] = {}
         for kind in dict.fromkeys(value.dtype for value in dense):
@@ -48,12 +40,8 @@ class Reducer:
                 found[index] = tf.reshape(part, shape)
         return [tf.ensure_shape(found[index], value.shape) for index, value in enumerate(dense)]
 
-    def total(self, value: float) -> float:
-        """The sum of a number over all ranks."""
-        return value
 
-
-class Collective(Reducer):
+class Collective(FlatReducer):
     """TensorFlow's own collectives, on the cluster that `cluster.join` made."""
 
     def __init__(self, world: int, replica: int) -> None:
@@ -93,7 +81,7 @@ class Collective(Reducer):
         return float(self._total(tf.constant([value], tf.float32))[0])
 
 
-class Horovod(Reducer):
+class Horovod(FlatReducer):
     """Horovod's allreduce."""
 
     def __init__(self, world: int, replica: int, compression: str | None = None) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from orca.backends.base import Outcome, OwnMetrics, Replica, State, StepOptions
-from orca.backends.keras.reducers import Reducer
+from orca.backends.keras.engine import engine
 from orca.backends.keras.state import (
     load_optimizer,
     load_weights,
@@ -18,8 +18,8 @@ from orca.backends.keras.state import (
     optimizer_state,
     optimizers_of,
     seed_states,
-    value_of,
 )
+from orca.backends.keras.sync import Reducer
 from orca.errors import DataError
 from orca.shards.feed import Batch
 from orca.shards.tree import row_count, take_rows, tree_map
@@ -96,16 +96,22 @@ class KerasReplica(Replica):
     def _shared(self, grads: list[Any], place: str) -> list[Any]:
         there = [index for index, value in enumerate(grads) if value is not None]
         if self._reducer.world > 1:
-            scaled = [grads[index] * tf.cast(self._scale, grads[index].dtype) for index in there]
+            dense = [engine.dense(grads[index]) for index in there]
+            scaled = [value * ops.cast(self._scale, value.dtype) for value in dense]
             for index, value in zip(there, self._reducer.sums(scaled, place), strict=True):
                 grads[index] = value
-        if self._options.clip_value is not None:
+        low_high, limit = self._options.clip_value, self._options.clip_norm
+        if low_high is not None or limit is not None:
             for index in there:
-                grads[index] = tf.clip_by_value(grads[index], *self._options.clip_value)
-        if self._options.clip_norm is not None:
-            limited, _ = tf.clip_by_global_norm([grads[index] for index in there], self._options.clip_norm)
-            for index, value in zip(there, limited, strict=True):
-                grads[index] = value
+                grads[index] = engine.dense(grads[index])
+        if low_high is not None:
+            for index in there:
+                grads[index] = ops.clip(grads[index], *low_high)
+        if limit is not None:
+            norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(grads[index], "float32"))) for index in there))
+            factor = limit / ops.maximum(norm, limit)
+            for index in there:
+                grads[index] = grads[index] * ops.cast(factor, grads[index].dtype)
         return grads
 
     # -- steps
@@ -137,7 +143,7 @@ class KerasReplica(Replica):
             return step
         # XLA does not know the ranks' sums, so that only a step without them can be compiled by it.
         compiled = bool(getattr(model, "jit_compile", False)) and (name != "train" or self._reducer.world == 1)
-        return tf.function(step, jit_compile=compiled, reduce_retracing=True)  # type: ignore[no-any-return]
+        return engine.function(step, compiled)
 
     def _tracked(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """A step that also tells where Keras' own mean of the loss stands."""
@@ -145,7 +151,7 @@ class KerasReplica(Replica):
 
         def tracked(data: Any) -> Any:
             logs = step(data)
-            return logs, tf.stack([tracker.total.value, tracker.count.value])
+            return logs, ops.stack([tracker.total.value, tracker.count.value])
 
         return tracked
 
@@ -153,7 +159,7 @@ class KerasReplica(Replica):
         data = self._data(batch.data, self._options.class_weight)
         scale = 0.0 if batch.filler else batch.rows / batch.total
         kept = self._sums() if batch.filler else None
-        logs, loss = self._function("train")(data, tf.constant(scale, tf.float32))
+        logs, loss = self._function("train")(data, engine.tensor(np.float32(scale)))
         if kept is not None:
             # Rows that only keep this rank in step count for nothing.
             assert self.own_metrics is not None
@@ -172,14 +178,14 @@ class KerasReplica(Replica):
     def predict_step(self, features: Any) -> Any:
         self._ready(features)
         outputs = self._function("predict")(tree_map(_tensor, features))
-        return tree_map(lambda value: value.numpy(), _plain(outputs))
+        return tree_map(lambda value: np.array(ops.convert_to_numpy(value)), _plain(outputs))
 
     def _ready(self, features: Any) -> None:
         if not self._model.built or self._pending is not None:
             self._build(take_rows(features, 0, 2))
 
     def _outcome(self, logs: Any, loss: Any, rows: int) -> Outcome:
-        total, count = (float(value) for value in np.asarray(loss))
+        total, count = (float(value) for value in ops.convert_to_numpy(loss))
         last_total, last_count = self._before
         self._before = total, count
         logs = logs if isinstance(logs, dict) else {}
@@ -202,7 +208,7 @@ class KerasReplica(Replica):
 
     def _loss_so_far(self) -> tuple[float, float]:
         tracker = self._model._loss_tracker
-        return float(value_of(tracker.total)), float(value_of(tracker.count))
+        return float(engine.value_of(tracker.total)), float(engine.value_of(tracker.count))
 
     def _sums(self) -> list[Any]:
         assert self.own_metrics is not None
@@ -215,7 +221,7 @@ class KerasReplica(Replica):
         if class_weight is not None:
             by_class = _class_weights(data["y"], class_weight)
             weights = by_class if weights is None else np.asarray(weights, "f4").reshape(-1) * by_class
-        made = None if weights is None else tf.constant(np.asarray(weights, "f4").reshape(-1))
+        made = None if weights is None else engine.tensor(np.asarray(weights, "f4").reshape(-1))
         return tree_map(_tensor, data["x"]), tree_map(_tensor, data["y"]), made
 
     # -- state
@@ -246,12 +252,12 @@ class KerasReplica(Replica):
     def reseed(self, seed: int, epoch: int, rank: int) -> None:
         states = seed_states(self._model)
         numbers = np.random.SeedSequence([seed, epoch, rank]).generate_state(max(len(states), 1) + 1)
-        tf.random.set_seed(int(numbers[-1]))
+        engine.seed(int(numbers[-1]))
         for variable, number in zip(states, numbers, strict=False):
             variable.assign(np.array([number, 0], variable.dtype))
 
     def random_state(self) -> dict[str, Any]:
-        return {"seeds": [value_of(variable) for variable in seed_states(self._model)]}
+        return {"seeds": [engine.value_of(variable) for variable in seed_states(self._model)]}
 
     def load_random_state(self, state: dict[str, Any]) -> None:
         for variable, value in zip(seed_states(self._model), state["seeds"], strict=False):
@@ -267,8 +273,8 @@ class KerasReplica(Replica):
         values = [value for value in self._model.non_trainable_weights if "float" in str(value.dtype)]
         if values:
             if "settle" not in self._functions:
-                self._functions["settle"] = tf.function(lambda parts: self._reducer.sums(parts, "settle"))
-            sums = self._functions["settle"]([tf.convert_to_tensor(value) for value in values])
+                self._functions["settle"] = engine.function(lambda parts: self._reducer.sums(parts, "settle"), False)
+            sums = self._functions["settle"]([engine.tensor(value) for value in values])
             for variable, value in zip(values, sums, strict=True):
                 variable.assign(value / self._reducer.world)
 
@@ -307,7 +313,7 @@ class KerasMetrics(OwnMetrics):
         self._started()
 
     def sums(self) -> list[Any]:
-        return [value_of(variable) for variable in self._variables()]
+        return [engine.value_of(variable) for variable in self._variables()]
 
     def load(self, sums: list[Any]) -> None:
         variables = self._variables()
@@ -331,13 +337,13 @@ def _is_number(value: Any) -> bool:
     return np.ndim(value) == 0
 
 
-def _tensor(array: Any) -> tf.Tensor:
+def _tensor(array: Any) -> Any:
     array = np.asarray(array)
     if array.dtype.kind == "f" and array.dtype.name != keras.config.floatx():
         array = array.astype(keras.config.floatx())
     elif array.dtype.kind == "O":
         array = array.astype(str)
-    return tf.convert_to_tensor(array)
+    return engine.tensor(array)
 
 
 def _plain(outputs: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from orca.backends.keras.engine import LIBRARY
 from orca.backends.keras.packing import Packed, pack
 from orca.errors import ArgumentError
 
@@ -22,6 +23,7 @@ class KerasSpec:
     config: dict[str, Any] = field(default_factory=dict)
     sync_options: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 1
+    library: str = LIBRARY
     _packed: Packed | None = None
 
     def make_model(self) -> Any:

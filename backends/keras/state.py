@@ -6,21 +6,16 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from orca.backends.keras.engine import engine
 from orca.errors import DataError
-
-
-def value_of(variable: Any) -> np.ndarray[Any, Any]:
-    """A variable's value, one that is spread over devices included."""
-    return np.array(tf.convert_to_tensor(getattr(variable, "value", variable)))
 
 
 def named_weights(model: Any) -> dict[str, Any]:
     """The weights by their paths; of equal paths the later ones get a number."""
     found: dict[str, Any] = {}
     for variable in model.weights:
-        found[_free(variable.path, found)] = value_of(variable)
+        found[_free(variable.path, found)] = engine.value_of(variable)
     return found
 
 
@@ -54,7 +49,7 @@ def optimizers_of(model: Any) -> dict[str, Any]:
 
 
 def optimizer_state(optimizer: Any) -> list[Any]:
-    return [value_of(variable) for variable in optimizer.variables]
+    return [engine.value_of(variable) for variable in optimizer.variables]
 
 
 def load_optimizer(optimizer: Any, told: list[Any], model: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -442,3 +444,53 @@ def test_shards_of_frames_and_explain(local: Context):
     assert "keras" in est.explain()
     assert "1 of" in est.explain()
     assert est.score(x, y) == pytest.approx(((est.predict(x)[:, 0] > 0.5) == y).mean())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_that_name_only_some_rows(local: Context, backend):
+    def creator(config):
+        layers = [keras.layers.Embedding(20, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        return model
+
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 20, (32, 2)).astype("i4"), rng.normal(size=32).astype("f4")
+    est = Estimator.from_keras(model_creator=creator, backend=backend, workers=2, seed=3)
+    est.fit(x, y, epochs=2, batch_size=32, shuffle=False)
+    keras.utils.set_random_seed(3)
+    alone = creator({})
+    alone.fit(x, y, epochs=2, batch_size=32, shuffle=False, verbose=0)
+    same_weights(est.get_model(), alone)
+
+
+ON_TORCH = """
+import keras, numpy as np
+from orca import ArgumentError, Estimator, init_orca_context
+from tests.conformance.test_keras import model_creator
+if __name__ == "__main__":
+    init_orca_context(cores=2)
+    x = np.random.default_rng(0).normal(size=(40, 6)).astype("f4")
+    y = (x[:, 0] > 0).astype("f4")
+    estimators = [Estimator.from_keras(model_creator=model_creator, workers=w, seed=0) for w in (1, 2)]
+    losses = [est.fit(x, y, epochs=3, batch_size=16)["loss"] for est in estimators]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    np.testing.assert_allclose(estimators[0].predict(x), estimators[1].predict(x), rtol=1e-4, atol=1e-6)
+    try:
+        Estimator.from_keras(model_creator=model_creator, backend="horovod")
+    except ArgumentError as error:
+        print(keras.backend.backend(), error)
+"""
+
+
+def test_keras_on_torch_trains_over_its_own_process_group(tmp_path):
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    done = subprocess.run(
+        [sys.executable, "-c", ON_TORCH],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        env={**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": root},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "torch Keras runs on torch here; backend='horovod' needs it on TensorFlow" in done.stdout
