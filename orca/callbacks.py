@@ -113,6 +113,10 @@ class Callback:
     def load_state(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned."""
 
+    def bring_back(self, attributes: dict[str, Any]) -> None:
+        """Become, in the user's process, what rank 0's copy has become."""
+        self.__dict__.update(attributes)
+
 
 BATCH_HOOKS = ("before_batch", "after_batch", "on_gradients")
 

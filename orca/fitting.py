@@ -108,4 +108,4 @@ def bring_back(callbacks: Sequence[Callback], blobs: Sequence[bytes | None]) -> 
     for callback, blob in zip(callbacks, blobs, strict=False):
         told = pickle.loads(blob) if blob is not None else None
         if isinstance(told, dict):
-            callback.__dict__.update(told)
+            callback.bring_back(told)

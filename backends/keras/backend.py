@@ -148,7 +148,7 @@ class KerasBackend(Backend):
     def export(self, model: Any, kind: str, path: str, example: Any) -> str:
         from orca.backends.keras.export import export
 
-        return export(model, kind, path)
+        return export(model, kind, path, example)
 
     def score_name(self, spec: KerasSpec) -> str:
         loss = getattr(spec.model, "loss", None) if spec.model is not None else None

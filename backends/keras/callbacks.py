@@ -38,8 +38,8 @@ class KerasCallback(Callback):
 
     @property
     def monitor(self) -> str | None:
-        """What the callback watches, if it does."""
-        return getattr(self.callback, "monitor", None)
+        """What the callback watches, if anything depends on it."""
+        return getattr(self.callback, "monitor", None) if getattr(self.callback, "save_best_only", True) else None
 
     def _here(self, run: Run) -> bool:
         return run.rank == 0 or not isinstance(self.callback, _WRITERS)
@@ -84,6 +84,9 @@ class KerasCallback(Callback):
 
     def load_state(self, state: dict[str, Any]) -> None:
         vars(self.callback).update(state)
+
+    def bring_back(self, attributes: dict[str, Any]) -> None:
+        vars(self.callback).update(vars(attributes["callback"]))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"callback": _without_model(self.callback)}

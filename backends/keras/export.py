@@ -6,16 +6,20 @@ import contextlib
 import io
 import os
 import tempfile
+import warnings
 from typing import Any
 
+import keras
+
 from orca.errors import ArgumentError, MissingPackageError, suggest
+from orca.shards.tree import tree_map
 
 _NEEDS = {"savedmodel": (), "onnx": ("tf2onnx", "onnx"), "openvino": ("openvino",)}
 _SUFFIXES = {"savedmodel": "", "onnx": ".onnx", "openvino": ".xml"}
 _SAME = {"saved_model": "savedmodel", "tf_saved_model": "savedmodel"}
 
 
-def export(model: Any, kind: str, path: str) -> str:
+def export(model: Any, kind: str, path: str, example: Any) -> str:
     """Write the model and return the path written; the number of rows stays open."""
     kind = _SAME.get(kind, kind)
     if kind not in _NEEDS:
@@ -32,9 +36,12 @@ def export(model: Any, kind: str, path: str) -> str:
     suffix = _SUFFIXES[kind]
     if suffix and not path.endswith(suffix):
         path += suffix
+    # Keras exports only what has been called.
+    model(tree_map(keras.ops.convert_to_tensor, example), training=False)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     # Keras and its converters print their progress.
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         if kind == "savedmodel":
             model.export(path, format="tf_saved_model", verbose=False)
         elif kind == "onnx":

@@ -95,15 +95,15 @@ class KerasReplica(Replica):
 
     def _shared(self, grads: list[Any], place: str) -> list[Any]:
         there = [index for index, value in enumerate(grads) if value is not None]
+        for index in there:
+            # Keras' own optimizers square the parts of a row that a batch names twice, and add up the squares. A
+            # whole gradient gives the step that its definition says, with one rank as with several.
+            grads[index] = engine.dense(grads[index])
         if self._reducer.world > 1:
-            dense = [engine.dense(grads[index]) for index in there]
-            scaled = [value * ops.cast(self._scale, value.dtype) for value in dense]
+            scaled = [grads[index] * ops.cast(self._scale, grads[index].dtype) for index in there]
             for index, value in zip(there, self._reducer.sums(scaled, place), strict=True):
                 grads[index] = value
         low_high, limit = self._options.clip_value, self._options.clip_norm
-        if low_high is not None or limit is not None:
-            for index in there:
-                grads[index] = engine.dense(grads[index])
         if low_high is not None:
             for index in there:
                 grads[index] = ops.clip(grads[index], *low_high)
@@ -280,7 +280,7 @@ class KerasReplica(Replica):
 
     def learning_rate(self) -> float | None:
         optimizer = self.inner_optimizer
-        return None if optimizer is None else float(optimizer.learning_rate)
+        return None if optimizer is None else float(engine.value_of(optimizer.learning_rate))
 
 
 class KerasMetrics(OwnMetrics):

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from orca import ArgumentError, DataError, Estimator, WorkerError, XShards
+from orca import Estimator, WorkerError, XShards
 from orca.callbacks import Callback
 from orca.context import Context
+from orca.errors import ArgumentError, DataError
 from tests.conformance.models import make_data
 from tests.conformance.test_keras import BACKENDS, estimator, model_creator, same_weights
 
@@ -194,7 +195,9 @@ def two_by_two(config):
     outputs = {"side": keras.layers.Dense(2, name="side")(hidden), "total": keras.layers.Dense(1, name="total")(hidden)}
     model = keras.Model({"left": left, "right": right}, outputs)
     loss = {"side": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "total": "mse"}
-    model.compile(keras.optimizers.Adam(0.02), loss=loss, metrics={"side": ["accuracy"]}, loss_weights={"total": 0.5})
+    model.compile(
+        keras.optimizers.Adam(0.02), loss=loss, metrics={"side": ["accuracy"]}, loss_weights={"side": 1.0, "total": 0.5}
+    )
     return model
 
 
@@ -332,7 +335,7 @@ def test_files_of_every_kind(local: Context, tmp_path):
     np.testing.assert_allclose(again.predict(x), est.predict(x), rtol=1e-5)  # the optimizer's slots came along
     with pytest.raises(DataError, match="does not exist"):
         est.load(str(tmp_path / "nowhere.keras"))
-    with pytest.raises(DataError, match="do not fit"):
+    with pytest.raises(WorkerError, match="do not fit"):
         estimator("multiworker", 1).load(path).evaluate(x, y)
 
 
@@ -378,7 +381,7 @@ class TestBadInput:
         x, y = data(20)
         with pytest.raises(WorkerError, match="model_creator= returned a dict; expected a keras.Model"):
             Estimator.from_keras(model_creator=lambda config: {}).fit(x, y)
-        with pytest.raises(DataError, match="data= gave a|returned a|creator"):
+        with pytest.raises(DataError, match="received a str"):
             estimator("multiworker", 1).fit(lambda config, batch_size: "rows")
         for wrong in ({}, {"model": model_creator}, {"model": "lenet"}, {"model_creator": 3}):
             with pytest.raises(ArgumentError, match="model"):
@@ -446,27 +449,35 @@ def test_shards_of_frames_and_explain(local: Context):
     assert est.score(x, y) == pytest.approx(((est.predict(x)[:, 0] > 0.5) == y).mean())
 
 
+def embedding(config):
+    layers = [keras.layers.Embedding(20, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
+    model.compile(getattr(keras.optimizers, config["optimizer"])(0.05), "mse")
+    return model
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_that_name_only_some_rows(local: Context, backend):
-    def creator(config):
-        layers = [keras.layers.Embedding(20, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
-        model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
-        model.compile(keras.optimizers.Adam(0.05), "mse")
-        return model
-
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 20, (32, 2)).astype("i4"), rng.normal(size=32).astype("f4")
-    est = Estimator.from_keras(model_creator=creator, backend=backend, workers=2, seed=3)
-    est.fit(x, y, epochs=2, batch_size=32, shuffle=False)
+
+    def fitted(workers, optimizer):
+        config = {"optimizer": optimizer}
+        est = Estimator.from_keras(model_creator=embedding, config=config, backend=backend, workers=workers, seed=3)
+        est.fit(x, y, epochs=2, batch_size=32, shuffle=False)
+        return est.get_model()
+
     keras.utils.set_random_seed(3)
-    alone = creator({})
+    alone = embedding({"optimizer": "SGD"})
     alone.fit(x, y, epochs=2, batch_size=32, shuffle=False, verbose=0)
-    same_weights(est.get_model(), alone)
+    same_weights(fitted(2, "SGD"), alone)
+    same_weights(fitted(2, "Adam"), fitted(1, "Adam"))
 
 
 ON_TORCH = """
 import keras, numpy as np
-from orca import ArgumentError, Estimator, init_orca_context
+from orca import Estimator, init_orca_context
+from orca.errors import ArgumentError
 from tests.conformance.test_keras import model_creator
 if __name__ == "__main__":
     init_orca_context(cores=2)
