@@ -49,7 +49,8 @@ class TensorFlow(Engine):
     def function(self, step: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
         import tensorflow as tf
 
-        return tf.function(step, jit_compile=compiled, reduce_retracing=True)  # type: ignore[no-any-return]
+        # As in Keras: branches on tensors in a custom step are the user's own to write.
+        return tf.function(step, autograph=False, jit_compile=compiled, reduce_retracing=True)  # type: ignore[no-any-return]
 
     def seed(self, number: int) -> None:
         import tensorflow as tf

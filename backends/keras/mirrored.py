@@ -100,4 +100,4 @@ class MirroredReplica(KerasReplica):
         def run(data: Any, scale: Any) -> Any:
             return strategy.run(step, args=(data, scale))
 
-        return run if getattr(model, "run_eagerly", False) else tf.function(run, reduce_retracing=True)
+        return run if getattr(model, "run_eagerly", False) else tf.function(run, autograph=False, reduce_retracing=True)

@@ -47,7 +47,7 @@ class Collective(FlatReducer):
     def __init__(self, world: int, replica: int) -> None:
         self.world = world
         self._replica = replica
-        self._total = tf.function(lambda value: self.add(value, "total"))
+        self._total = tf.function(lambda value: self.add(value, "total"), autograph=False)
 
     def _key(self, place: str) -> int:
         return zlib.crc32(f"{self._replica} {place}".encode()) & 0x7FFFFFFF

@@ -290,6 +290,8 @@ class KerasMetrics(OwnMetrics):
         self._model = model
         self._started = started
         self._names: set[str] | None = None
+        self._earlier: list[Any] | None = None
+        """Sums that were loaded before the metrics had variables, which they make with the first row."""
 
     @property
     def names(self) -> set[str]:
@@ -309,15 +311,21 @@ class KerasMetrics(OwnMetrics):
         return [variable for metric in self._model.metrics for variable in metric.variables]
 
     def reset(self) -> None:
+        self._earlier = None
         self._model.reset_metrics()
         self._started()
 
     def sums(self) -> list[Any]:
-        return [engine.value_of(variable) for variable in self._variables()]
+        now, earlier = [engine.value_of(variable) for variable in self._variables()], self._earlier
+        if earlier is None:
+            return now
+        # Without variables there was no row since.
+        return earlier if len(now) < len(earlier) else [old + new for old, new in zip(earlier, now, strict=True)]
 
     def load(self, sums: list[Any]) -> None:
         variables = self._variables()
-        if len(variables) == len(sums):
+        self._earlier = None if len(variables) == len(sums) else sums
+        if self._earlier is None:
             for variable, value in zip(variables, sums, strict=True):
                 variable.assign(value)
         self._started()
