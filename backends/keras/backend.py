@@ -14,7 +14,7 @@ import numpy as np
 from orca.backends.base import Backend, Replica, State, StepOptions
 from orca.backends.keras.engine import LIBRARY
 from orca.backends.keras.replica import KerasReplica
-from orca.backends.keras.spec import KerasSpec, check_compiled
+from orca.backends.keras.spec import KerasSpec, check_compiled, check_trainable
 from orca.backends.keras.state import load_optimizer, load_weights, named_weights, optimizer_state, optimizers_of
 from orca.backends.keras.sync import Reducer
 from orca.callbacks import Callback, overrides
@@ -86,7 +86,7 @@ class KerasBackend(Backend):
         reducer = Reducer() if context.place.world == 1 else self._join(context, spec, number)
         # The same seed on every rank gives the same first weights; each epoch then starts a stream per rank.
         keras.utils.set_random_seed(seed)
-        return self._replica(check_compiled(spec.make_model()), reducer, context)
+        return self._replica(check_trainable(spec.make_model(), context.place.world), reducer, context)
 
     def _replica(self, model: Any, reducer: Reducer, context: RankContext) -> KerasReplica:
         return KerasReplica(model, reducer)
@@ -227,4 +227,4 @@ class MirroredBackend(KerasBackend):
             context.memory[key] = spec.workers
         prepare(context, spec.workers)
         keras.utils.set_random_seed(seed)
-        return MirroredReplica(lambda: check_compiled(spec.make_model()), spec.workers)
+        return MirroredReplica(lambda: check_trainable(spec.make_model(), spec.workers), spec.workers)

@@ -12,6 +12,8 @@ from orca.backends.keras.engine import LIBRARY
 from orca.backends.keras.packing import Packed, pack
 from orca.errors import ArgumentError
 
+_MEANS = ("sum_over_batch_size", "mean")
+
 
 @dataclass
 class KerasSpec:
@@ -78,6 +80,24 @@ class KerasSpec:
 
     def __deepcopy__(self, memo: Any) -> KerasSpec:
         return self
+
+
+def check_trainable(model: Any, workers: int) -> Any:
+    """Return the model if so many workers can train it together."""
+    check_compiled(model)
+    wrong = [loss for loss in _losses(model.loss) if getattr(loss, "reduction", None) not in (None, *_MEANS)]
+    if workers > 1 and wrong:
+        raise ArgumentError(
+            f"The loss {wrong[0].name!r} has reduction={wrong[0].reduction!r}, which workers cannot put together from "
+            'their rows. Use reduction="sum_over_batch_size", the mean over the rows, or workers=1.'
+        )
+    return model
+
+
+def _losses(loss: Any) -> list[Any]:
+    if isinstance(loss, dict):
+        loss = list(loss.values())
+    return [part for one in loss for part in _losses(one)] if isinstance(loss, list | tuple) else [loss]
 
 
 def check_compiled(model: Any) -> Any:
