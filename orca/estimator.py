@@ -245,6 +245,7 @@ class Estimator(SklearnApi):
         max_failures: int = 0,
         terminate_on_nan: bool = True,
         progress: bool | None = None,
+        verbose: int | None = None,
     ) -> History:
         """Train for some epochs and return their History; a further fit goes on from there.
 
@@ -265,9 +266,12 @@ class Estimator(SklearnApi):
         run goes on exactly there, in the middle of an epoch too, and ``epochs`` counts from where it began.
         With ``max_failures=n`` a failed gang is started again from its last checkpoint, up to n times.
         ``initial_epoch`` sets the number of epochs that count as done; the run then ends with epoch ``epochs``.
+        ``progress`` shows a bar or not (by itself, if somebody can see it); ``verbose`` is Keras' word for it.
         """
         if isinstance(y, int) and not isinstance(y, bool):
             epochs, y = y, None
+        if progress is None and verbose is not None:
+            progress = bool(verbose)
         self.backend.check_fit(self.spec)
         if batch_size is None and recognise(data) == "torch":
             batch_size = getattr(data, "batch_size", None)  # a DataLoader brings its own

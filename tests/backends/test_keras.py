@@ -145,7 +145,7 @@ def test_steps_of_an_epoch_validation_and_history(local: Context):
     assert history[-1]["val_auc"] == pytest.approx(alone["auc"], rel=1e-5)
     assert history.params == {"epochs": 4, "steps": 3, "batch_size": 16}
     assert list(history.history)[:4] == ["epoch", "loss", "accuracy", "auc"]
-    more = est.fit(x, y, epochs=6, batch_size=16, initial_epoch=4)
+    more = est.fit(x, y, epochs=6, batch_size=16, initial_epoch=4, verbose=0)
     assert more.epoch == [4, 5]
     assert est.step == 4 * 3 + 2 * 4
 
