@@ -281,7 +281,6 @@ def _start(
         context._end = end
         return context
     if runtime == "spark":
-        from orca.backends.registry import imported
         from orca.runtimes import start_spark
 
         settings = dict(conf)
@@ -290,9 +289,7 @@ def _start(
             master = master or f"local[{cores or '*'}]"
         if master is not None and master.endswith("…"):
             raise ArgumentError(f'cluster_mode={cluster_mode!r} needs master="{master}".')
-        # What the driver works with, its workers most likely will too.
-        preload = ("pandas", "pyarrow", *imported())
-        session, end = start_spark(master, cores, memory, num_nodes, settings, preload)
+        session, end = start_spark(master, cores, memory, num_nodes, settings)
         context = Context(runtime, int(session.sparkContext.defaultParallelism), asked)
         context.spark, context._end = session, end
         return context

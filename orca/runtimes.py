@@ -6,9 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from orca.backends.registry import imported
 from orca.errors import ArgumentError, MissingPackageError
 from orca.launch import spark_daemon
 
@@ -68,20 +69,22 @@ def start_ray(cores: int | None, memory: str | None, settings: dict[str, Any]) -
     return int(ray.cluster_resources().get("CPU", 1)), ray.shutdown
 
 
-def spark_settings(preload: Sequence[str] | None = ("pandas", "pyarrow", "torch")) -> dict[str, str]:
+def spark_settings(preload: bool = True) -> dict[str, str]:
     """Spark settings that make Orca's ranks start quickly and take little memory, for a session of your own.
 
-    `preload` names modules that Python workers find imported already, where they would import them anew after each
-    minute of idleness. It needs Orca installed on the executors; None leaves it out.
+    With `preload` Python workers find the frameworks that this process has imported, where they would import them
+    anew after each minute of idleness; it needs Orca installed on the executors.
 
-    >>> spark_settings(None)
+    >>> spark_settings(preload=False)
     {'spark.sql.execution.arrow.maxBytesPerBatch': '16m'}
     """
     # Counted in rows alone, a batch of packed shards would be a whole partition.
     settings = {"spark.sql.execution.arrow.maxBytesPerBatch": "16m"}
-    if preload is not None:
+    if preload:
+        # What the driver works with, its workers most likely will too.
+        modules = ("pandas", "pyarrow", *imported())
         settings["spark.python.daemon.module"] = spark_daemon.MODULE
-        settings[f"spark.executorEnv.{spark_daemon.VARIABLE}"] = ",".join(preload)
+        settings[f"spark.executorEnv.{spark_daemon.VARIABLE}"] = ",".join(modules)
     return settings
 
 
@@ -91,12 +94,8 @@ def start_spark(
     memory: str | None,
     num_nodes: int,
     settings: dict[str, Any],
-    preload: Sequence[str] = (),
 ) -> tuple[Any, Ender]:
-    """Join the active Spark session or build one for `master`; return it and how to end it.
-
-    `preload` names modules that the Python workers of this machine find imported already.
-    """
+    """Join the active Spark session or build one for `master`; return it and how to end it."""
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
@@ -118,7 +117,7 @@ def start_spark(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(str(settings.pop("app_name", "orca")))
     local = master is not None and master.startswith("local")
-    conf: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", **spark_settings(preload if local else None)}
+    conf: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", **spark_settings(preload=local)}
     if master is not None:
         builder = builder.master(master)
         if local:

@@ -43,7 +43,7 @@ def spark_session() -> Iterator[Any]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config(map=spark_settings(["pandas", "pyarrow", "torch", "tensorflow", "keras"]))
+        .config(map=spark_settings())
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("FATAL")
