@@ -324,9 +324,11 @@ class KerasMetrics(OwnMetrics):
 
     def load(self, sums: list[Any]) -> None:
         variables = self._variables()
-        self._earlier = None if len(variables) == len(sums) else sums
+        self._earlier = sums if len(variables) < len(sums) else None
         if self._earlier is None:
-            for variable, value in zip(variables, sums, strict=True):
+            # Variables that are newer than the sums start from nothing.
+            self._model.reset_metrics()
+            for variable, value in zip(variables, sums, strict=False):
                 variable.assign(value)
         self._started()
 

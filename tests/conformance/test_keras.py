@@ -159,6 +159,21 @@ def test_a_state_passes_from_one_keras_backend_to_another(local: Context, tmp_pa
     same_weights(third.get_model(), whole.get_model())
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_fewer_rows_than_workers(local: Context, backend):
+    x, y = make_data(2)
+    y = y.astype("f4")
+    est = estimator(backend, 3)
+    history = est.fit(x, y, epochs=3, batch_size=16)
+    alone = train_alone(x, y, 3, 16)
+    same_weights(est.get_model(), alone)
+    keras.utils.set_random_seed(SEED)
+    first = model_creator({}).evaluate(x, y, verbose=0, return_dict=True)
+    assert history[0]["loss"] == pytest.approx(first["loss"], rel=1e-5)
+    assert history[0]["accuracy"] == pytest.approx(first["accuracy"])
+    assert history["rows"] == [2, 2, 2]
+
+
 def lenet(config):
     model = keras.Sequential(
         [
