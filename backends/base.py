@@ -159,6 +159,15 @@ class Backend(ABC):
     def check(self, spec: Any, workers: int) -> None:
         """Raise on the driver what can be known to fail before anything starts."""
 
+    def check_options(self, given: Mapping[str, Any]) -> None:
+        """Raise if one of the further arguments is not an option of this backend."""
+        for option, value in given.items():
+            if option not in self.options:
+                raise ArgumentError(
+                    f"{option}={value!r} is not an option of backend={self.name!r}."
+                    + (f" Its options: {', '.join(self.options)}." if self.options else " It has none.")
+                )
+
     def check_fit(self, spec: Any) -> None:
         """Raise on the driver if this model cannot be trained."""
 

@@ -47,12 +47,7 @@ class KerasBackend(Backend):
                 f"KERAS_BACKEND=tensorflow before the first import of keras.{also}"
             )
         spec.check()
-        for option, value in spec.sync_options.items():
-            if option not in self.options:
-                raise ArgumentError(
-                    f"{option}={value!r} is not an option of backend={self.name!r}."
-                    + (f" Its options: {', '.join(self.options)}." if self.options else " It has none.")
-                )
+        self.check_options(spec.sync_options)
         compression = spec.sync_options.get("compression")
         if compression not in (None, "fp16"):
             raise ArgumentError(f'compression={compression!r}: expected "fp16" or None.')

@@ -40,12 +40,7 @@ class TorchBackend(Backend):
 
     def check(self, spec: TorchSpec, workers: int) -> None:
         spec.check()
-        for option, value in spec.sync_options.items():
-            if option not in self.options:
-                raise ArgumentError(
-                    f"{option}={value!r} is not an option of backend={self.name!r}."
-                    + (f" Its options: {', '.join(self.options)}." if self.options else " It has none.")
-                )
+        self.check_options(spec.sync_options)
 
         if spec.sync_options.get("sharded"):
             for name, value in (("compression", spec.sync_options.get("compression")), ("train_step", spec.train_step)):
