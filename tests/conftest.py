@@ -89,3 +89,8 @@ def stop_everything() -> Iterator[None]:
     yield
     stop_orca_context()
     shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Once TensorFlow has computed something here it has threads, which do not survive a fork: tests that fork come first.
+    items.sort(key=lambda item: "keras" in item.path.name)
