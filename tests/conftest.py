@@ -92,5 +92,5 @@ def stop_everything() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Once TensorFlow has computed something here it has threads, which do not survive a fork: tests that fork come first.
+    # Once TensorFlow has computed something here it has threads, which do not survive a fork: what forks comes first.
     items.sort(key=lambda item: "keras" in item.path.name)
