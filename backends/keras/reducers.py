@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,12 @@ from orca.backends.keras.sync import Reducer
 _GROUP_KEY = 1
 
 
-class FlatReducer(Reducer):
+class FlatReducer(Reducer, ABC):
     """Sends tensors as one vector for each kind of number."""
 
+    @abstractmethod
     def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
         """The sum of a vector over all ranks."""
-        raise NotImplementedError
 
     def sums(self, tensors: Sequence[Any], place: str) -> list[Any]:
         dense = [tf.convert_to_tensor(value) for value in tensors]
