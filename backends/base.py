@@ -152,6 +152,8 @@ class Backend(ABC):
     """Further arguments of ``from_*`` that this backend understands."""
     files: tuple[str, ...] = ()
     """How the names of files in the framework's own formats end."""
+    exclusive: bool = False
+    """Whether a process can serve one estimator only, so that another one needs new processes."""
     class_axis: int = -1
     """Which axis of an output counts the classes, where its shape leaves that open."""
 
@@ -182,6 +184,14 @@ class Backend(ABC):
     def ranks(self, spec: Any, workers: int) -> int:
         """How many processes train: the workers, and those that serve them."""
         return workers
+
+    def roles(self, spec: Any, workers: int) -> Sequence[str]:
+        """What the ranks are called where they differ, in rank order; empty if all are workers."""
+        return ()
+
+    def creator_arguments(self, config: dict[str, Any], batch_size: int) -> tuple[Any, ...]:
+        """What a data creator is called with."""
+        return config, batch_size
 
     def keeps_step(self, spec: Any) -> bool:
         """Whether all ranks do the same steps side by side; what is decided within an epoch needs that."""
@@ -219,6 +229,10 @@ class Backend(ABC):
     def adapt_callback(self, callback: object) -> Callback | None:
         """Translate a callback object of the framework, or return None if it is not one."""
         return None
+
+    def own_callbacks(self, spec: Any) -> Sequence[Callback]:
+        """Callbacks that the model's own configuration asks for."""
+        return ()
 
     def check_steps(self, spec: Any, options: StepOptions, hooks: Sequence[Callback]) -> None:
         """Raise on the driver if training steps cannot do what `fit` asks of them."""

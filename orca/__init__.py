@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from orca import mxnet_import
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -12,11 +14,13 @@ if TYPE_CHECKING:
     from orca.errors import OrcaError, WorkerError
     from orca.estimator import Estimator
     from orca.history import History
+    from orca.mxnet_config import create_config
     from orca.shards.xshards import XShards
 
 _PLACES = {
     "Estimator": "orca.estimator",
     "History": "orca.history",
+    "create_config": "orca.mxnet_config",
     "OrcaContext": "orca.context",
     "OrcaError": "orca.errors",
     "WorkerError": "orca.errors",
@@ -33,9 +37,12 @@ __all__ = [
     "WorkerError",
     "XShards",
     "__version__",
+    "create_config",
     "init_orca_context",
     "stop_orca_context",
 ]
+
+mxnet_import.install()
 
 
 def __getattr__(name: str) -> Any:

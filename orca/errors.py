@@ -59,8 +59,10 @@ class WorkerError(OrcaError, RuntimeError):
         remote_traceback: str = "",
         log_tail: Iterable[str] = (),
         failures: Mapping[int, BaseException] | None = None,
+        role: str = "",
     ) -> None:
         self.rank = rank
+        self.role = role
         self.host = host
         self.cause = cause
         self.remote_traceback = remote_traceback
@@ -69,7 +71,8 @@ class WorkerError(OrcaError, RuntimeError):
         super().__init__(self._text())
 
     def _text(self) -> str:
-        parts = [f"rank {self.rank} on {self.host} {self.cause}"]
+        name = f"{self.role} (rank {self.rank})" if self.role else f"rank {self.rank}"
+        parts = [f"{name} on {self.host} {self.cause}"]
         others = sorted(set(self.failures) - {self.rank})
         if others:
             parts.append(f"ranks {', '.join(map(str, others))} failed after it.")
@@ -87,7 +90,7 @@ class WorkerError(OrcaError, RuntimeError):
         }
         return (
             _rebuild_worker_error,
-            (self.rank, self.host, self.cause, self.remote_traceback, self.log_tail, failures),
+            (self.rank, self.host, self.cause, self.remote_traceback, self.log_tail, failures, self.role),
         )
 
 
@@ -106,8 +109,11 @@ def _rebuild_worker_error(
     remote_traceback: str,
     log_tail: tuple[str, ...],
     failures: dict[int, BaseException],
+    role: str,
 ) -> WorkerError:
-    return WorkerError(rank, host, cause, remote_traceback=remote_traceback, log_tail=log_tail, failures=failures)
+    return WorkerError(
+        rank, host, cause, remote_traceback=remote_traceback, log_tail=log_tail, failures=failures, role=role
+    )
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ from orca.history import History
 from orca.keeper import Keeper, latest
 from orca.launch.gang import Gang
 from orca.machine import usable_cpus
-from orca.metrics import resolve
+from orca.metrics import Metric, resolve
 from orca.pickling import check_picklable
 from orca.progress import Progress
 from orca.shards.columns import Columns, flat
@@ -218,6 +218,56 @@ class Estimator(SklearnApi):
         made._maker, made._params = cls.from_keras, {**given, **backend_options}
         return made
 
+    @classmethod
+    def from_mxnet(
+        cls,
+        *,
+        model_creator: Callable[..., Any],
+        loss_creator: Callable[..., Any] | None = None,
+        config: dict[str, Any] | None = None,
+        eval_metrics_creator: Callable[..., Any] | None = None,
+        validation_metrics_creator: Callable[..., Any] | None = None,
+        metrics: Any = None,
+        backend: str = "parameter_server",
+        workers: int | None = None,
+        num_workers: int | None = None,
+        workers_per_node: int | None = None,
+        model_dir: str | None = None,
+        seed: int | None = None,
+        epochs: int = 1,
+        batch_size: int = 32,
+        **backend_options: Any,
+    ) -> Estimator:
+        """Make an estimator from an MXNet model (legacy: MXNet is retired).
+
+        ``config`` comes from `create_config`. ``model_creator`` is a function ``fn(config)`` that returns a gluon
+        Block, or a Module or Symbol with its loss as last layer; ``loss_creator`` one that returns a gluon loss.
+        ``eval_metrics_creator`` and ``validation_metrics_creator`` return MXNet's metrics; all of them are reported
+        for training and validation.
+
+        ``backend`` is "parameter_server" (MXNet's KVStore: ``kvstore="dist_sync"``, "dist_device_sync" or
+        "dist_async", and ``num_servers``, which run beside the workers together with a scheduler) or "horovod".
+        """
+        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
+        found = find("mxnet", backend)
+        from orca.backends.mxnet.spec import MXNetSpec
+
+        config = dict(config or {})
+        told = [made(config) for made in (eval_metrics_creator, validation_metrics_creator) if made is not None]
+        seed = config.get("seed") if seed is None else seed
+        made = cls(
+            found,
+            MXNetSpec(model_creator, loss_creator, config, backend_options),
+            workers=_worker_count(workers, num_workers, workers_per_node),
+            metrics=_distinct(found, [metrics, *told]),
+            seed=seed,
+            model_dir=model_dir,
+            epochs=epochs,
+            batch_size=batch_size,
+        )
+        made._maker, made._params = cls.from_mxnet, {**given, **backend_options}
+        return made
+
     def fit(
         self,
         data: Any,
@@ -246,6 +296,7 @@ class Estimator(SklearnApi):
         terminate_on_nan: bool = True,
         progress: bool | None = None,
         verbose: int | None = None,
+        train_resize_batch_num: int | None = None,
     ) -> History:
         """Train for some epochs and return their History; a further fit goes on from there.
 
@@ -267,6 +318,7 @@ class Estimator(SklearnApi):
         With ``max_failures=n`` a failed gang is started again from its last checkpoint, up to n times.
         ``initial_epoch`` sets the number of epochs that count as done; the run then ends with epoch ``epochs``.
         ``progress`` shows a bar or not (by itself, if somebody can see it); ``verbose`` is Keras' word for it.
+        ``train_resize_batch_num`` is taken from old programs for MXNet and never needed: uneven data just works.
         """
         if isinstance(y, int) and not isinstance(y, bool):
             epochs, y = y, None
@@ -287,6 +339,7 @@ class Estimator(SklearnApi):
             epochs = check_count("epochs", self.epochs if epochs is None else epochs)
         max_failures = check_count("max_failures", max_failures, least=0)
         hooks, loggers = split(callbacks, self.backend.adapt_callback)
+        hooks = [*hooks, *self.backend.own_callbacks(self.spec)]
         for hook in hooks:
             monitor = str(getattr(hook, "monitor", None) or "")
             if monitor.startswith("val_") and validation_data is None:
@@ -725,6 +778,7 @@ class Estimator(SklearnApi):
             together=together,
             config=config,
             batch_size=batch_size,
+            creator_arguments=self.backend.creator_arguments(dict(config), batch_size),
             weights=weights,
         )
 
@@ -745,6 +799,9 @@ class Estimator(SklearnApi):
     def _job(self, gang: Gang) -> Job:
         """The job for the ranks; the state travels only if they do not have it already. Needs the gang's lock."""
         gang.refresh()
+        if self.backend.exclusive and gang.running and gang.memory.get("replica", ("",))[0] != self._owner:
+            gang.stop()
+        gang.roles = self.backend.roles(self.spec, self.workers)
         known = gang.running and gang.memory.get("replica") == (self._owner, self._version)
         state = None if known else self._state
         return Job(self.backend, self.spec, self._owner, self._version, state, self.seed, tuple(self.metrics))
@@ -777,6 +834,15 @@ def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShar
 def _blank(example: Any) -> Any:
     """Two rows of zeros in the form of an example."""
     return tree_map(lambda leaf: np.zeros((2, *leaf.shape[1:]), leaf.dtype), example)
+
+
+def _distinct(backend: Backend, given: list[Any]) -> list[Metric] | None:
+    """Metrics given in several places, each name once."""
+    found: dict[str, Metric] = {}
+    for part in given:
+        for metric in resolve(part, adapt=backend.adapt_metric, class_axis=backend.class_axis):
+            found.setdefault(metric.name, metric)
+    return list(found.values()) or None
 
 
 def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:

@@ -39,6 +39,8 @@ class Form:
     config: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 32
     """What a data creator is called with."""
+    creator_arguments: tuple[Any, ...] | None = None
+    """What it is called with instead, where a framework's users expect something else."""
     pairs: bool = True
     """Whether a pair of arrays is (features, labels)."""
     weights: Any = None
@@ -50,7 +52,7 @@ class Form:
 
 
 def recognise(data: Any) -> str:
-    """Name the kind of data: shards, spark, ray, frame, table, torch, tf, creator or arrays."""
+    """Name the kind of data: shards, spark, ray, frame, table, torch, tf, mxnet, creator or arrays."""
     if isinstance(data, XShards):
         return "shards"
     for base in type(data).__mro__:
@@ -63,6 +65,8 @@ def recognise(data: Any) -> str:
             return "torch"
         if module.startswith("tensorflow") and name == "DatasetV2":
             return "tf"
+        if module.startswith("mxnet.") and name in ("DataIter", "DataLoader"):
+            return "mxnet"
     kind = kind_of(data)
     if kind in ("frame", "table"):
         return kind
@@ -87,7 +91,7 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
         return _from_cluster(data, kind, engine, form).to_engine(engine)
     if kind in ("frame", "table"):
         return _put(_from_table(data, y, form), engine, form, parts)
-    if kind in ("torch", "tf"):
+    if kind in ("torch", "tf", "mxnet"):
         return _from_batches(data, kind, engine, form)
     if form.feature_cols is not None and isinstance(data, dict):
         return _put(_columns(data, _choose([str(key) for key in data], form)), engine, form, parts)
@@ -215,7 +219,8 @@ def created(creator: Any, form: Form) -> Any:
         for parameter in inspect.signature(creator).parameters.values()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    made = creator(*(dict(form.config), form.batch_size)[: len(wanted)])
+    given = form.creator_arguments or (dict(form.config), form.batch_size)
+    made = creator(*given[: len(wanted)])
     if made is None or recognise(made) == "creator":
         raise DataError(
             f"The data creator given as {form.argument}= returned {_told(made)}; expected a DataLoader, a dataset, "
@@ -305,9 +310,9 @@ def _from_batches(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
     """A dataset of a framework: fetched once, here, and put away shard by shard."""
     if form.weight_col is not None:
         raise DataError(f"sample_weight={form.weight_col!r}: a {type(data).__name__} has no columns to take it from.")
-    from orca.shards.adapters import tf_data, torch_data
+    from orca.shards.adapters import mxnet_data, tf_data, torch_data
 
-    fetched = torch_data.batches(data) if kind == "torch" else tf_data.batches(data)
+    fetched = {"torch": torch_data, "tf": tf_data, "mxnet": mxnet_data}[kind].batches(data)
     parts = None
     for shard in _grouped(fetched, form):
         made = engine.put([shard])

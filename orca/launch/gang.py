@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -74,6 +74,8 @@ class Gang:
         self.world = world
         self.memory: dict[str, Any] = {}
         """What the driver knows the ranks to hold; empty again whenever the ranks are new."""
+        self.roles: Sequence[str] = ()
+        """What to call the ranks in errors, where they differ."""
         self.received_bytes = 0
         self._start_seconds = start_seconds
         self._stall_seconds = stall_seconds
@@ -326,6 +328,7 @@ class Gang:
             remote_traceback=first.traceback,
             log_tail=tail,
             failures={failure.rank: failure.error for failure in failures},
+            role=self.roles[first.rank] if first.rank < len(self.roles) else "",
         ) from (first.error if first.traceback else None)
 
     def _end(self, force: bool) -> None:

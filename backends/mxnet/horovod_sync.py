@@ -1,0 +1,51 @@
+"""Gradients summed by Horovod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+
+from orca.backends import horovod_group
+from orca.backends.base import State
+from orca.backends.mxnet.nets import Weight
+from orca.backends.mxnet.sync import Sync, same_statistics
+from orca.errors import MissingPackageError
+from orca.launch.rank import RankContext
+
+
+class HorovodSync(Sync):
+    """All ranks are workers; each applies the summed gradients."""
+
+    def __init__(self, context: RankContext) -> None:
+        super().__init__()
+        self._context = context
+        self.world = context.place.world
+        self._hvd = horovod()
+        horovod_group.join(context, self._hvd)
+
+    def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
+        super().attach(weights, optimizer, state)
+        self._gradients = [weight.gradient for weight in weights]
+
+    def reduce(self) -> None:
+        self._hvd.grouped_allreduce_(self._gradients, average=False, name="gradients")
+
+    def total(self, value: float) -> float:
+        return float(self._hvd.allreduce(mx.nd.array([value], dtype="float64"), average=False, name="total").asscalar())
+
+    def settle(self, statistics: Sequence[Any]) -> None:
+        same_statistics(self._context, statistics)
+
+
+def horovod() -> Any:
+    """Horovod's MXNet part."""
+    try:
+        import horovod.mxnet as hvd
+    except (ImportError, AttributeError, OSError) as error:
+        raise MissingPackageError(
+            'backend="horovod" needs a Horovod that was built with MXNet: run `python tools/build_horovod.py`, or use '
+            f'backend="parameter_server". ({error})'
+        ) from error
+    return hvd

@@ -1,0 +1,219 @@
+"""MXNet's own KVStore over ps-lite: workers, servers and a scheduler, each a rank of the gang.
+
+Workers are the ranks 0 … w-1, servers those after them, the scheduler is the last. Servers and the scheduler run
+ps-lite's loop on a thread of their own, so that their rank still answers the driver. In the synchronous kinds the
+servers sum gradients and every worker applies the sum; in dist_async a server applies each gradient as it comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+
+from orca.backends.base import Seat, State
+from orca.backends.mxnet.nets import Weight
+from orca.backends.mxnet.serving import Serving
+from orca.backends.mxnet.sync import Sync, same_statistics
+from orca.launch.rank import RankContext
+
+_LEAVE_SECONDS = 2.0
+
+
+def role(rank: int, workers: int, servers: int) -> str:
+    """What a rank is for ps-lite.
+
+    >>> [role(rank, 2, 1) for rank in range(4)]
+    ['worker', 'worker', 'server', 'scheduler']
+    """
+    return "worker" if rank < workers else "server" if rank < workers + servers else "scheduler"
+
+
+def join(context: RankContext, workers: int, servers: int, kind: str) -> Sync:
+    """Bring the store up together with all ranks, once in a rank's life."""
+    mine = role(context.place.rank, workers, servers)
+    port = _free_port(context.place.address) if mine == "scheduler" else 0
+    root = context.allgather((context.place.address, port))[-1]
+    os.environ.update(
+        {
+            "DMLC_ROLE": mine,
+            "DMLC_PS_ROOT_URI": root[0],
+            "DMLC_PS_ROOT_PORT": str(root[1]),
+            "DMLC_NUM_WORKER": str(workers),
+            "DMLC_NUM_SERVER": str(servers),
+            "DMLC_NODE_HOST": context.place.address,
+        }
+    )
+    if mine != "worker":
+        serving = Serving(servers)
+        thread = threading.Thread(target=serving.run, name="orca-ps-lite", daemon=True)
+        thread.start()
+        # ps-lite leaves when the workers have left.
+        context.at_exit(lambda: thread.join(_LEAVE_SECONDS))
+        return Served(context, workers, serving if mine == "server" else None, kind)
+    store = mx.kv.create(kind)
+    sync = AsyncStore(context, workers, store) if kind == "dist_async" else SyncStore(context, workers, store)
+    context.at_exit(sync.leave)
+    return sync
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+class _Store(Sync):
+    """A worker's side of the store."""
+
+    def __init__(self, context: RankContext, workers: int, store: Any) -> None:
+        super().__init__()
+        self._context = context
+        self.world = workers
+        self._store: Any = store
+
+    def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
+        super().attach(weights, optimizer, state)
+        self._keys = list(range(len(weights)))
+        self._values = [weight.value for weight in weights]
+        self._gradients = [weight.gradient for weight in weights]
+        self._number = len(weights)
+        self._store.init(self._keys, self._values)
+
+    def settle(self, statistics: Sequence[Any]) -> None:
+        same_statistics(self._context, statistics)
+
+    def leave(self) -> None:
+        mx.nd.waitall()
+        self._store = None
+
+
+class SyncStore(_Store):
+    """dist_sync and dist_device_sync."""
+
+    def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
+        super().attach(weights, optimizer, state)
+        self._store.init(self._number, mx.nd.zeros(1))
+
+    def reduce(self) -> None:
+        # In the order in which the next step needs the weights.
+        for key, gradient in zip(self._keys, self._gradients, strict=True):
+            self._store.pushpull(key, gradient, out=gradient, priority=-key)
+
+    def total(self, value: float) -> float:
+        told = mx.nd.array([value])
+        self._store.pushpull(self._number, told, out=told)
+        return float(told.asscalar())
+
+
+class AsyncStore(_Store):
+    """dist_async: pushes gradients and pulls what the servers have made of everybody's by then."""
+
+    keeps_step = False
+
+    def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
+        super().attach(weights, optimizer, None)
+        self._context.allgather([weight.value.size for weight in weights] if self._first else None)
+        if self._first:
+            self._store.set_optimizer(optimizer)
+        self._rate = optimizer.lr
+        self._store._barrier()
+
+    @property
+    def _first(self) -> bool:
+        return self._context.place.rank == 0
+
+    def _tell(self, **order: Any) -> None:
+        self._store._send_command_to_servers(0, "orca:" + json.dumps(order))
+
+    def reload(self, state: State | None) -> None:
+        """Put this worker's weights onto the servers."""
+        mx.nd.waitall()
+        self._store._barrier()
+        if self._first:
+            self._tell(assign=True)
+            for key, value in zip(self._keys, self._values, strict=True):
+                self._store.push(key, value)
+            mx.nd.waitall()
+            self._tell(assign=False)
+        self._store._barrier()
+
+    def update(self) -> None:
+        assert self.learner is not None
+        rate = self.learner.optimizer.lr
+        if self._first and rate != self._rate:
+            self._rate = rate
+            self._tell(rate=rate)
+        for key, gradient, value in zip(self._keys, self._gradients, self._values, strict=True):
+            self._store.push(key, gradient, priority=-key)
+            self._store.pull(key, out=value, priority=-key)
+
+    def total(self, value: float) -> float:
+        # Workers do not wait for each other: each one's rows are a step.
+        return value
+
+    def settle(self, statistics: Sequence[Any]) -> None:
+        mx.nd.waitall()
+        self._store._barrier()
+        self._store.pull(self._keys, out=self._values)
+        mx.nd.waitall()
+        super().settle(statistics)
+
+    def optimizer_state(self) -> State:
+        return gathered(self._context.allgather(None))
+
+
+class Served(Sync):
+    """The side of a server and of the scheduler: no data, no model; they answer where workers ask all ranks."""
+
+    def __init__(self, context: RankContext, workers: int, serving: Serving | None, kind: str) -> None:
+        super().__init__()
+        self._context = context
+        self.world = workers
+        self._serving = serving
+        self.keeps_step = kind != "dist_async"
+
+    def seat(self, rank: int) -> Seat:
+        return Seat(None, self.world)
+
+    def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
+        if not self.keeps_step:
+            sizes = self._context.allgather(None)[0]
+            if self._serving is not None:
+                self._serving.expect(sizes, state)
+
+    def reload(self, state: State | None) -> None:
+        if self._serving is not None and state is not None:
+            self._serving.expect(None, state)
+
+    def settle(self, statistics: Sequence[Any]) -> None:
+        same_statistics(self._context, None)
+
+    def optimizer_state(self) -> State:
+        if not self.keeps_step:
+            self._context.allgather(None if self._serving is None else self._serving.state())
+        return {}
+
+
+def gathered(told: Sequence[Any]) -> State:
+    """The optimizer's state of all servers, those of big arrays put together from their slices."""
+    import numpy as np
+
+    servers = sorted((part for part in told if part is not None), key=lambda part: part["server"])
+    whole: dict[str, Any] = {}
+
+    def joined(parts: list[Any]) -> Any:
+        first = parts[0]
+        if isinstance(first, list):
+            return [joined([part[index] for part in parts]) for index in range(len(first))]
+        return np.concatenate([np.reshape(part, -1) for part in parts]) if isinstance(first, np.ndarray) else first
+
+    for key in sorted({key for server in servers for key in server["states"]}, key=int):
+        whole[key] = joined([server["states"][key] for server in servers if key in server["states"]])
+    counts = {key: count for server in servers for key, count in server["counts"].items()}
+    return {"states": whole, "counts": counts, "numbers": servers[0]["numbers"], "schedule": servers[0]["schedule"]}

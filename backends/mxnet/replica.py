@@ -1,0 +1,269 @@
+"""One MXNet model on one rank: it trains together with the others, scores and predicts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from orca.backends.base import Outcome, Replica, Seat, State, StepOptions
+from orca.backends.mxnet.nets import Net
+from orca.backends.mxnet.sync import Sync
+from orca.errors import DataError
+from orca.launch.base import Rank
+from orca.shards.feed import Batch
+from orca.shards.tree import row_count, take_rows, tree_map
+
+Join = Callable[[], Sync]
+
+
+class MXNetReplica(Replica):
+    """A net, its optimizer and the way to the other ranks, which is taken with the first training."""
+
+    def __init__(self, net: Net, optimizer: Any, seed: int, join: Join | None = None, workers: int = 1) -> None:
+        self._net = net
+        self._optimizer = optimizer
+        self._seed = seed
+        self._join = join
+        self._workers = workers
+        self._sync: Sync | None = None
+        self._attached = False
+        self._optimizer_state: State | None = None
+        self._options = StepOptions()
+        self._drawn: list[int] = []
+
+    @property
+    def inner_model(self) -> Any:
+        return self._net.model
+
+    @property
+    def inner_optimizer(self) -> Any:
+        return self._optimizer
+
+    def seat(self, place: Rank) -> Seat:
+        return Seat(place.rank, self._workers)
+
+    def configure(self, options: StepOptions) -> None:
+        self._options = options
+        if self._sync is None:
+            self._sync = self._join() if self._join is not None else Sync()
+
+    def survey(self, data: Any) -> Any:
+        """Two rows, from which a model can learn its shapes, if it does not know them."""
+        return None if self._net.ready() else take_rows(_parts(data)[0], 0, 2)
+
+    def agree(self, surveys: list[Any]) -> None:
+        if self._attached:
+            return
+        if not self._net.ready():
+            sample = next(rows for share in surveys for rows in share if rows is not None and row_count(rows))
+            self._net.shape(tree_map(lambda leaf: np.zeros_like(leaf), sample))
+        assert self._sync is not None
+        self._sync.attach(self._net.weights(), self._optimizer, self._optimizer_state)
+        self._attached = True
+
+    def train_step(self, batch: Batch, want_output: bool) -> Outcome:
+        sync = self._sync
+        assert sync is not None
+        if batch.filler and not sync.keeps_step:
+            return Outcome(0.0, 0.0)
+        rows = 0 if batch.filler else batch.rows
+        features, labels, weights = self._rows(batch.data, self._options)
+        count, total = float(rows), float(batch.total if sync.keeps_step else rows)
+        if weights is not None:
+            count = float(weights.sum()) if rows else 0.0
+            total = sync.total(count)
+        seen = self._gradients(features, labels, weights, rows, 1.0 / total if total else 0.0, batch.least, want_output)
+        sync.reduce()
+        self._limit()
+        sync.update()
+        if not rows:
+            return Outcome(0.0, 0.0)
+        losses = [part.loss_sum() for part in seen]
+        loss_sum = sum(loss for loss in losses if loss is not None)
+        count = count if losses[0] is not None else 0.0
+        if not want_output:
+            return Outcome(loss_sum, count)
+        outputs = [part.arrays() for part in seen]
+        output = outputs[0] if len(outputs) == 1 else tree_map(lambda *parts: np.concatenate(parts), *outputs)
+        return Outcome(loss_sum, count, _one(labels), output)
+
+    def _gradients(
+        self, features: Any, labels: Any, weights: Any, rows: int, scale: float, least: int, wanted: bool
+    ) -> list[Any]:
+        """Compute this rank's gradient of the step, in pieces if `fit` was told so."""
+        if not rows:
+            for weight in self._net.weights():
+                weight.gradient[:] = 0
+            return []
+        count = max(1, min(self._options.accumulate, least))
+        if count == 1:
+            return [self._net.learn(features, labels, weights, rows, scale, wanted)]
+        edges = [rows * number // count for number in range(count + 1)]
+        sums: list[Any] = []
+        seen = []
+        for low, high in itertools.pairwise(edges):
+            x, y = take_rows(features, low, high), take_rows(labels, low, high)
+            w = None if weights is None else weights[low:high]
+            seen.append(self._net.learn(x, y, w, high - low, scale, wanted))
+            fresh = [weight.gradient for weight in self._net.weights()]
+            sums = [a + b for a, b in zip(sums, fresh, strict=True)] if sums else [value.copy() for value in fresh]
+        for weight, value in zip(self._net.weights(), sums, strict=True):
+            weight.gradient[:] = value
+        return seen
+
+    def _limit(self) -> None:
+        options = self._options
+        if options.on_gradients is not None:
+            options.on_gradients()
+        if options.clip_value is None and options.clip_norm is None:
+            return
+        gradients = [weight.gradient for weight in self._net.weights()]
+        if options.clip_value is not None:
+            for gradient in gradients:
+                mx.nd.clip(gradient, *options.clip_value, out=gradient)
+        if options.clip_norm is not None:
+            norm = float(np.sqrt(sum(float((gradient**2).sum().asscalar()) for gradient in gradients)))
+            if norm > options.clip_norm:
+                for gradient in gradients:
+                    gradient *= options.clip_norm / (norm + 1e-6)
+
+    def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
+        features, labels, weights = self._rows(data, StepOptions())
+        rows = row_count(features)
+        seen = self._net.score(features, labels, weights, rows)
+        loss = seen.loss_sum()
+        count = 0.0 if loss is None else float(rows if weights is None else weights.sum())
+        if not want_output:
+            return Outcome(loss or 0.0, count)
+        return Outcome(loss or 0.0, count, _one(labels), seen.arrays())
+
+    def predict_step(self, features: Any) -> Any:
+        return self._net.run(features)
+
+    def _rows(self, data: Any, options: StepOptions) -> tuple[Any, list[Any], Any]:
+        features, labels = _parts(data)
+        if labels is None:
+            raise DataError('Training and evaluation need labels: give {"x": …, "y": …}, (x, y) or fit(x, y).')
+        weights = data.get("w")
+        made = None if weights is None else np.asarray(weights, np.float64).reshape(-1)
+        if options.class_weight is not None:
+            classes = np.asarray(labels[0]).reshape(-1).astype(np.int64)
+            by_class = np.array([options.class_weight.get(int(number), 1.0) for number in classes])
+            made = by_class if made is None else made * by_class
+        return features, labels, made
+
+    def state(self) -> State:
+        state: State = {"model": self._net.values() if self._net.ready() else {}}
+        if self._attached and self._sync is not None:
+            state["optimizer"] = self._sync.optimizer_state()
+        elif self._optimizer_state is not None:
+            state["optimizer"] = self._optimizer_state
+        return state
+
+    def load_state(self, state: State) -> None:
+        if state["model"]:
+            self._net.load(state["model"])
+        told = state.get("optimizer")
+        if self._attached and self._sync is not None:
+            self._sync.reload(told)
+        self._optimizer_state = told
+
+    def reseed(self, seed: int, epoch: int, rank: int) -> None:
+        self._drawn = [seed, epoch, rank, 0]
+        self._seed_now()
+
+    def random_state(self) -> dict[str, Any]:
+        # MXNet does not tell where its random numbers stand: begin a new stream here, and remember which.
+        self._drawn[-1] += 1
+        self._seed_now()
+        return {"stream": list(self._drawn)}
+
+    def load_random_state(self, state: dict[str, Any]) -> None:
+        self._drawn = [int(number) for number in state["stream"]]
+        self._seed_now()
+
+    def _seed_now(self) -> None:
+        mx.random.seed(int(np.random.SeedSequence(self._drawn).generate_state(1)[0]) >> 1)
+
+    def any(self, flag: bool) -> bool | None:
+        assert self._sync is not None
+        return bool(self._sync.total(float(flag)) > 0) if self._sync.keeps_step else None
+
+    def settle(self) -> None:
+        assert self._sync is not None
+        self._sync.settle(self._net.statistics())
+
+    def learning_rate(self) -> float | None:
+        return float(self._optimizer.learning_rate)
+
+
+class ServingReplica(Replica):
+    """What a server or the scheduler shows to the training loop: no model, no data, but a part in every meeting."""
+
+    gives_outputs = True
+
+    def __init__(self, join: Join, workers: int) -> None:
+        self._join = join
+        self._workers = workers
+        self._sync: Sync | None = None
+        self._attached = False
+        self._state: State | None = None
+
+    def seat(self, place: Rank) -> Seat:
+        return Seat(None, self._workers)
+
+    def configure(self, options: StepOptions) -> None:
+        if self._sync is None:
+            self._sync = self._join()
+
+    def agree(self, surveys: list[Any]) -> None:
+        assert self._sync is not None
+        if not self._attached:
+            self._sync.attach([], None, self._state)
+            self._attached = True
+
+    def train_step(self, batch: Batch, want_output: bool) -> Outcome:
+        return Outcome(0.0, 0.0)
+
+    def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
+        return Outcome(0.0, 0.0)
+
+    def predict_step(self, features: Any) -> Any:
+        raise RuntimeError("a server does not predict")
+
+    def state(self) -> State:
+        if self._attached and self._sync is not None:
+            self._sync.optimizer_state()
+        return {"model": {}}
+
+    def load_state(self, state: State) -> None:
+        self._state = state.get("optimizer")
+        if self._attached and self._sync is not None:
+            self._sync.reload(self._state)
+
+    def settle(self) -> None:
+        assert self._sync is not None
+        self._sync.settle(())
+
+    def learning_rate(self) -> float | None:
+        return None
+
+
+def _parts(data: Any) -> tuple[Any, list[Any] | None]:
+    """The features and the list of labels in a piece of data."""
+    if not isinstance(data, dict) or "x" not in data:
+        return data, None
+    labels = data.get("y")
+    if labels is None:
+        return data["x"], None
+    if isinstance(labels, dict):
+        return data["x"], list(labels.values())
+    return data["x"], list(labels) if isinstance(labels, list | tuple) else [labels]
+
+
+def _one(labels: list[Any]) -> Any:
+    return labels[0] if len(labels) == 1 else tuple(labels)

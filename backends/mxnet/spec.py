@@ -1,0 +1,97 @@
+"""What the user gave to `from_mxnet`, checked on the driver and turned into objects on the rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import mxnet as mx
+
+from orca.backends.mxnet.nets import GluonNet, Net, SymbolNet
+from orca.backends.mxnet.symbols import Graph
+from orca.errors import ArgumentError
+
+STORES = ("dist_sync", "dist_device_sync", "dist_async")
+
+
+@dataclass(frozen=True)
+class MXNetSpec:
+    """Creators of a model and its loss, each ``fn(config)``, and how workers are kept together."""
+
+    model_creator: Callable[..., Any]
+    loss_creator: Callable[..., Any] | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    sync_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kvstore(self) -> str:
+        return str(self.sync_options.get("kvstore") or "dist_sync")
+
+    def servers(self, workers: int) -> int:
+        """How many servers run beside the workers; one worker needs none unless they were asked for."""
+        told = self.sync_options.get("num_servers")
+        return int(told) if told is not None else 0 if workers == 1 else 1
+
+    def make_net(self) -> Net:
+        """The model with its loss, on this process."""
+        made = self.model_creator(dict(self.config))
+        loss = None if self.loss_creator is None else self.loss_creator(dict(self.config))
+        if isinstance(made, mx.gluon.Block):
+            if loss is not None and not callable(loss):
+                raise ArgumentError(
+                    f"loss_creator= gave a {type(loss).__name__}; expected a gluon loss or a function "
+                    "of (output, label)."
+                )
+            return GluonNet(made, loss, self.config.get("init"))
+        if isinstance(made, mx.mod.Module | mx.sym.Symbol):
+            if loss is not None:
+                raise ArgumentError(
+                    "loss_creator= is for Gluon models; a Symbol or Module brings its loss as its last layer, for "
+                    "example SoftmaxOutput."
+                )
+            return SymbolNet(Graph.of(made), self.config.get("init"))
+        raise ArgumentError(
+            f"model_creator= gave a {type(made).__name__}; expected a gluon Block, a Module or a Symbol. Let the "
+            "creator return it."
+        )
+
+    def check(self) -> None:
+        if not callable(self.model_creator):
+            raise ArgumentError(
+                f"model_creator={self.model_creator!r}: expected a function fn(config) that returns a gluon Block, a "
+                "Module or a Symbol."
+            )
+        if self.loss_creator is not None and not callable(self.loss_creator):
+            raise ArgumentError(
+                f"loss_creator={self.loss_creator!r}: expected a function fn(config) that returns a gluon loss."
+            )
+        if self.kvstore not in STORES:
+            raise ArgumentError(f"kvstore={self.kvstore!r}: expected one of {', '.join(STORES)}.")
+        self.make_optimizer(None)
+
+    def make_optimizer(self, net: Net | None) -> Any:
+        """The optimizer of the config; gradients come to it as those of the mean over the rows of a step."""
+        told = self.config.get("optimizer", "sgd")
+        params = dict(self.config.get("optimizer_params") or {})
+        if isinstance(told, mx.optimizer.Optimizer):
+            if params:
+                raise ArgumentError("optimizer_params= goes with the name of an optimizer; this is one already.")
+            made = told
+        elif isinstance(told, str):
+            if told.lower() not in mx.optimizer.Optimizer.opt_registry:
+                known = ", ".join(sorted(mx.optimizer.Optimizer.opt_registry))
+                raise ArgumentError(f"optimizer={told!r} is not one of MXNet's. Known: {known}.")
+            if net is not None:
+                params = {**net.optimizer_params(), **params}
+            try:
+                made = mx.optimizer.create(told, **params)
+            except TypeError as error:
+                raise ArgumentError(f"optimizer_params={params}: {error}.") from None
+        else:
+            raise ArgumentError(f"optimizer={told!r}: expected MXNet's name of one or an mxnet.optimizer.Optimizer.")
+        if made.rescale_grad != 1.0:
+            raise ArgumentError(
+                "optimizer_params= must not set rescale_grad: gradients are divided by the rows of the step already."
+            )
+        return made

@@ -1,0 +1,124 @@
+"""What a Symbol or Module model consists of: inputs, labels, parameters and the layers that bring its loss."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from orca.errors import ArgumentError
+
+_HEADS = ("SoftmaxOutput", "Softmax", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput")
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A symbol with the names of its inputs and labels, and values of parameters where it has some already."""
+
+    symbol: Any
+    inputs: tuple[str, ...]
+    labels: tuple[str, ...]
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Any) -> Graph:
+        """Read a Module or Symbol."""
+        if isinstance(model, mx.mod.Module):
+            values: dict[str, Any] = {}
+            if model.params_initialized:
+                known, aux = model.get_params()
+                values = {**known, **aux}
+            return cls(model.symbol, tuple(model._data_names), tuple(model._label_names or ()), values)
+        names = model.list_arguments()
+        labels = tuple(name for name in names if name == "label" or name.endswith("_label"))
+        inputs = tuple(name for name in names if name.split("_")[0].rstrip("0123456789") == "data")
+        if not inputs:
+            raise ArgumentError(
+                f"The symbol has no input whose name begins with data (its arguments: {', '.join(names)}). Name the "
+                "inputs data…, or give a Module with data_names= and label_names=."
+            )
+        return cls(model, inputs, labels)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of what is learned."""
+        other = {*self.inputs, *self.labels}
+        return [name for name in self.symbol.list_arguments() if name not in other]
+
+    def heads(self) -> list[tuple[str, dict[str, str]]]:
+        """The operations that give the outputs, with their attributes."""
+        graph = json.loads(self.symbol.tojson())
+        nodes = [graph["nodes"][head[0]] for head in graph["heads"]]
+        return [(node["op"], node.get("attrs") or node.get("param") or {}) for node in nodes]
+
+    def without_labels(self) -> Any:
+        """The symbol that gives the same outputs and needs no labels."""
+        outputs = []
+        for output, (head, attributes) in zip(list(self.symbol), self.heads(), strict=True):
+            if head not in _HEADS:
+                outputs.append(output)
+                continue
+            inner = output.get_children()[0]
+            if head.startswith("Softmax"):
+                outputs.append(mx.sym.softmax(inner, axis=1 if _is_set(attributes, "multi_output") else -1))
+            else:
+                outputs.append(mx.sym.sigmoid(inner) if head == "LogisticRegressionOutput" else inner)
+        return outputs[0] if len(outputs) == 1 else mx.sym.Group(outputs)
+
+    def averages(self) -> bool:
+        """Whether a loss layer divides its gradient by the rows that it sees."""
+        told = {attributes.get("normalization", "null") for _, attributes in self.heads()}
+        if "valid" in told:
+            raise ArgumentError(
+                'The symbol\'s loss has normalization="valid", which cannot be put together over workers: use "null".'
+            )
+        return told == {"batch"}
+
+    def loss(self, outputs: list[Any], labels: list[Any]) -> float | None:
+        """The sum over the rows of what the loss layers minimise; None if that cannot be told from the outputs."""
+        total = 0.0
+        left = list(labels)
+        for (head, attributes), output in zip(self.heads(), outputs, strict=True):
+            if head == "MakeLoss":
+                total += float(np.sum(output))
+                continue
+            if head not in _HEADS or not left:
+                return None
+            label = left.pop(0)
+            if head.startswith("Softmax"):
+                total += _cross_entropy(output, label, attributes)
+            else:
+                total += _regression(head, output, label)
+        return total
+
+
+def _is_set(attributes: dict[str, str], name: str) -> bool:
+    return attributes.get(name, "False") in ("True", "true", "1")
+
+
+def _cross_entropy(output: Any, label: Any, attributes: dict[str, str]) -> float:
+    multi = _is_set(attributes, "multi_output")
+    scores = np.moveaxis(output, 1, -1) if multi else output.reshape(len(output), -1)
+    scores = scores.reshape(-1, scores.shape[-1])
+    picked = label.reshape(-1).astype(np.int64)
+    keep = np.ones(len(picked), bool)
+    if _is_set(attributes, "use_ignore"):
+        keep = picked != int(float(attributes.get("ignore_label", "-1")))
+    chosen = scores[np.arange(len(picked))[keep], picked[keep]]
+    pieces = max(1, len(picked) // max(1, len(output)))
+    return float(-np.log(np.maximum(chosen, _TINY)).sum() / pieces)
+
+
+def _regression(head: str, output: Any, label: Any) -> float:
+    told = label.reshape(output.shape).astype(np.float64)
+    width = max(1, output[:1].size)
+    if head == "LinearRegressionOutput":
+        return float(np.square(output - told).sum() / 2 / width)
+    if head == "MAERegressionOutput":
+        return float(np.abs(output - told).sum() / width)
+    likely = np.clip(output, _TINY, 1 - 1e-7)
+    return float(-(told * np.log(likely) + (1 - told) * np.log(1 - likely)).sum() / width)
