@@ -20,7 +20,7 @@ tempfile.tempdir = None
 from orca.context import Context, init_orca_context, stop_orca_context
 from orca.runtimes import spark_settings
 
-SLOTS = 4
+SLOTS = 6
 """Slots of every runtime in the tests; more than the two cores of a small machine, on purpose."""
 
 
@@ -93,4 +93,4 @@ def stop_everything() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Once TensorFlow has computed something here it has threads, which do not survive a fork: what forks comes first.
-    items.sort(key=lambda item: "keras" in item.path.name)
+    items.sort(key=lambda item: [word in item.path.name for word in ("keras", "mxnet")])

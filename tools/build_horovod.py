@@ -1,4 +1,4 @@
-"""Build a Horovod wheel for the torch and TensorFlow in .venv, keep it in the user's cache and install it."""
+"""Build a Horovod wheel for the torch, TensorFlow and MXNet in .venv, keep it in the user's cache and install it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from steps import PIP, PYTHON, ROOT, VENV, StepFailed, exit_on_failure, pinned, pip_install, run, say
 
-PATCH_VERSION = 1  # Part of the cache key: raise it with every change to EDITS or BUILD_SETTINGS.
-FRAMEWORKS = ("torch", "tensorflow")
+PATCH_VERSION = 2  # Part of the cache key: raise it with every change to EDITS or BUILD_SETTINGS.
+FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 # What Horovod imports at run time and its setup.py at build time; setuptools also stands in for distutils,
 # which horovodrun imports and Python 3.12 has dropped.
 NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi>=1.4", "setuptools")
@@ -26,7 +26,7 @@ BUILD_SETTINGS = {
     "HOROVOD_CPU_OPERATIONS": "GLOO",
     "HOROVOD_WITH_PYTORCH": "1",
     "HOROVOD_WITH_TENSORFLOW": "1",
-    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITH_MXNET": "1",
     # Its CMake files ask for policies that CMake 4 has dropped.
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
 }
@@ -69,6 +69,7 @@ found = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in import
 print(json.dumps({
     "torch": found.get("torch"),
     "tensorflow": found.get("tensorflow") or found.get("tensorflow-cpu"),
+    "mxnet": found.get("mxnet"),
     "horovod": found.get("horovod"),
     "python": sys.implementation.cache_tag,
     "platform": sysconfig.get_platform() + "-" + "".join(platform.libc_ver()),
@@ -85,7 +86,7 @@ def installed_versions() -> dict[str, str | None]:
     missing = [framework for framework in FRAMEWORKS if versions[framework] is None]
     if missing:
         raise StepFailed(
-            f"Horovod is built against torch and TensorFlow, and .venv has no {' and no '.join(missing)}: "
+            f"Horovod is built against torch, TensorFlow and MXNet, and .venv has no {' and no '.join(missing)}: "
             "run `python3 tools/environment.py full`."
         )
     return versions
@@ -164,6 +165,10 @@ def build(work: Path) -> Path:
     # No HOROVOD_* variable of the caller's may steer the build: the cache key does not know it.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     environment = {**inherited, **BUILD_SETTINGS, "MAKEFLAGS": f"-j{jobs}", "PATH": search_path()}
+    # CMake asks Python for MXNet's place, and MXNet can be imported only after Orca has prepared that.
+    (work / "site").mkdir()
+    (work / "site" / "sitecustomize.py").write_text("import orca\n")
+    environment["PYTHONPATH"] = os.pathsep.join([str(work / "site"), str(ROOT)])
     log = VENV / "horovod-build.log"
     log.unlink(missing_ok=True)
     output = work / "wheel"
@@ -223,7 +228,7 @@ def store(wheel: Path, folder: Path) -> None:
 
 
 def ensure_horovod(*, rebuild: bool = False) -> None:
-    """Have a Horovod in .venv that fits its torch and TensorFlow, from the cache or built now."""
+    """Have a Horovod in .venv that fits its torch, TensorFlow and MXNet, from the cache or built now."""
     versions = installed_versions()
     folder = wheel_folder(versions)
     note = VENV / "horovod.key"

