@@ -6,6 +6,7 @@ Spark ends Python workers that were idle for a minute; without this each new one
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 
@@ -20,6 +21,10 @@ def main() -> None:
             importlib.import_module(name)
     from pyspark.daemon import manager
 
+    # Every worker collects garbage after each task. What was imported is no garbage: looking through all of it takes
+    # longer than a small task, and makes copies of the memory that forked workers share.
+    gc.collect()
+    gc.freeze()
     manager()
 
 

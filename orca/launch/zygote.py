@@ -7,6 +7,7 @@ for its children, so that a process id it is asked to kill can never have been g
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -27,6 +28,9 @@ def main() -> None:
     sys.path[:] = setup["path"]
     for module in setup["preload"]:
         importlib.import_module(module)
+    # What was imported is no garbage: ranks need not look through it, nor make copies of its memory by doing so.
+    gc.collect()
+    gc.freeze()
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
