@@ -101,13 +101,16 @@ class SyncStore(_Store):
         self._store.init(self._number, mx.nd.zeros(1))
 
     def reduce(self) -> None:
-        # In the order in which the next step needs the weights.
+        # In the order in which the next step needs the weights. (`pushpull` is one message less, but its answers come
+        # without values at times, which ps-lite takes for an error.)
         for key, gradient in zip(self._keys, self._gradients, strict=True):
-            self._store.pushpull(key, gradient, out=gradient, priority=-key)
+            self._store.push(key, gradient, priority=-key)
+            self._store.pull(key, out=gradient, priority=-key)
 
     def total(self, value: float) -> float:
         told = mx.nd.array([value])
-        self._store.pushpull(self._number, told, out=told)
+        self._store.push(self._number, told)
+        self._store.pull(self._number, out=told)
         return float(told.asscalar())
 
 

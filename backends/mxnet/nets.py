@@ -182,6 +182,9 @@ class GluonNet(Net):
         self.check_names(values, own)
         for name, value in values.items():
             own[name].set_data(mx.nd.array(value, dtype=own[name].dtype))
+            if own[name]._deferred_init:
+                # Its shape is known now; a model that was never called has values all the same.
+                own[name]._finish_deferred_init()
 
     def statistics(self) -> list[Any]:
         return [p.data() for p in self._parameters().values() if p.grad_req == "null"]

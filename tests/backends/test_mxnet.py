@@ -14,7 +14,8 @@ from orca.backends.mxnet.kvstore import gathered
 from orca.context import Context
 from orca.errors import ArgumentError, DataError, ResourceError, WorkerError
 from tests.conformance.models import global_order, make_data
-from tests.conformance.test_mxnet import CONFIG, SEED, estimator, loss_creator, model_creator, same_weights
+from tests.conformance.mxnet_models import CONFIG, loss_creator, model_creator
+from tests.conformance.test_mxnet import SEED, estimator, same_weights
 
 mx = pytest.importorskip("mxnet")
 from mxnet import gluon

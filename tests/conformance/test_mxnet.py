@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 
 import numpy as np
 import pytest
 
 from orca import Estimator, WorkerError, XShards, create_config
-from orca.callbacks import Callback
 from orca.context import Context
 from orca.triggers import SeveralIteration
 from tests.conformance.models import global_order, make_data
-from tests.conformance.test_resume import KillOnce
 from tests.conformance.test_training import LAYOUTS, cut
 from tests.leftovers import look, settle
 
 mx = pytest.importorskip("mxnet")
-gluon = mx.gluon
+from mxnet import gluon
+
+from tests.conformance.mxnet_models import CONFIG, KillRole, lenet, loss_creator, model_creator
 
 SEED = 3
 LIMIT_SECONDS = 15.0
-CONFIG = create_config(optimizer="sgd", optimizer_params={"learning_rate": 0.1, "momentum": 0.9}, log_interval=0)
 CASES = {
     (1, 1): ["even"],
     (2, 1): ["uneven", "last_batch_of_one"],
@@ -32,23 +30,6 @@ CASES = {
     (3, 2): ["all_at_once"],
 }
 FEWER = {(3, 2): ["all_at_once"]}
-
-
-def model_creator(config):
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(8, activation="tanh"), gluon.nn.Dense(2))
-    net.initialize(mx.init.Xavier())
-    if config.get("hybrid"):
-        net.hybridize()
-    return net
-
-
-def loss_creator(config):
-    return gluon.loss.SoftmaxCrossEntropyLoss()
-
-
-def metrics_creator(config):
-    return [mx.metric.Accuracy(), mx.metric.CrossEntropy(name="ce"), mx.metric.F1()]
 
 
 def train_alone(x, y, epochs, batch_size):
@@ -178,9 +159,9 @@ def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(context: Con
         return est, est.fit(x, y, batch_size=12, max_steps=100, **more)
 
     whole, told = fit()
-    kill = KillOnce(57, str(tmp_path / "killed"), 1)
+    kill = KillRole(1, str(tmp_path), step=57)
     broken, history = fit(checkpoint_trigger=SeveralIteration(50), max_failures=1, callbacks=[kill])
-    assert os.path.exists(tmp_path / "killed")
+    assert (tmp_path / "killed").exists()
     assert broken.step == whole.step == 100
     np.testing.assert_allclose(history["loss"], told["loss"], rtol=1e-5)
     for key, value in broken._state["model"].items():
@@ -191,26 +172,6 @@ def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(context: Con
     for key, state in mine["states"].items():
         for left, right in zip(state, theirs["states"][key], strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-7)
-
-
-class KillRole(Callback):
-    """Kills the process of some rank, from a worker, in the second epoch, once."""
-
-    acts_on_batches = False
-
-    def __init__(self, rank: int, folder: str) -> None:
-        self.rank, self.folder = rank, folder
-
-    def before_run(self, run):
-        with open(f"{self.folder}/{run.rank}.pid", "w") as file:
-            file.write(str(os.getpid()))
-
-    def after_batch(self, run):
-        if run.rank == 0 and run.step == 15 and not os.path.exists(f"{self.folder}/killed"):
-            with open(f"{self.folder}/killed", "w") as file:
-                file.write(str(time.time()))
-            with open(f"{self.folder}/{self.rank}.pid") as file:
-                os.kill(int(file.read()), 9)
 
 
 @pytest.mark.parametrize(("victim", "name"), [(1, "worker 1"), (2, "server 0"), (3, "scheduler")])
@@ -237,23 +198,6 @@ def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Co
     again.fit(x, y, epochs=2, batch_size=8, max_failures=1, callbacks=[kill])
     assert (tmp_path / "second" / "killed").exists()
     same_weights(again, est.get_model())
-
-
-def lenet(config):
-    net = gluon.nn.HybridSequential()
-    net.add(
-        gluon.nn.Conv2D(6, 5, padding=2, activation="relu"),
-        gluon.nn.MaxPool2D(),
-        gluon.nn.Conv2D(16, 5, activation="relu"),
-        gluon.nn.MaxPool2D(),
-        gluon.nn.Flatten(),
-        gluon.nn.Dense(120, activation="relu"),
-        gluon.nn.Dense(84, activation="relu"),
-        gluon.nn.Dense(10),
-    )
-    net.initialize(mx.init.Xavier())
-    net.hybridize()
-    return net
 
 
 @pytest.mark.slow

@@ -1,0 +1,225 @@
+"""The other sides of mxnet_kvstore.py: what a careful person writes with Gluon and its Trainer alone.
+
+Each is a program of its own: `python mxnet_peers.py NET KIND …` is one process of it. With DMLC_ROLE=scheduler or
+server it serves, else it trains on its own part of the rows and prints rows/s of each epoch as JSON. Without arguments
+it does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+SEED, RATE, MOMENTUM = 0, 0.05, 0.9
+FEATURES, HIDDEN, CLASSES = 64, 256, 2
+SIDE, DIGITS = 28, 10
+WORLD, SERVERS = 2, 1
+HOST = "127.0.0.1"
+PATIENCE = 1800
+"""Seconds after which a program of hand-written processes counts as failed."""
+Array = np.ndarray[Any, Any]
+Timed = tuple[list[float], float]
+"""Rows/s of each epoch, and the last loss."""
+
+
+def make_rows(rows: int) -> tuple[Array, Array]:
+    """Random rows and which side of a plane they lie on."""
+    x = np.random.default_rng(SEED).standard_normal((rows, FEATURES), dtype="f4")
+    return x, (x[:, : FEATURES // 2].sum(axis=1) > 0).astype("i8")
+
+
+def make_images(rows: int) -> tuple[Array, Array]:
+    """Random images, brighter for greater digits."""
+    rng = np.random.default_rng(SEED)
+    y = rng.integers(0, DIGITS, rows)
+    x = rng.standard_normal((rows, 1, SIDE, SIDE), dtype="f4")
+    x += (y[:, None, None, None] / DIGITS).astype("f4")
+    return x, y
+
+
+def mlp(config: dict[str, Any]) -> Any:
+    """A small network, so that overhead has nowhere to hide."""
+    from mxnet.gluon import nn
+
+    net = nn.HybridSequential()
+    net.add(nn.Dense(HIDDEN, activation="relu"), nn.Dense(HIDDEN, activation="relu"), nn.Dense(CLASSES))
+    return _ready(net)
+
+
+def lenet(config: dict[str, Any]) -> Any:
+    """LeNet-5 with ReLU and max pooling."""
+    from mxnet.gluon import nn
+
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(6, 5, padding=2, activation="relu"),
+        nn.MaxPool2D(),
+        nn.Conv2D(16, 5, activation="relu"),
+        nn.MaxPool2D(),
+        nn.Flatten(),
+        nn.Dense(120, activation="relu"),
+        nn.Dense(84, activation="relu"),
+        nn.Dense(DIGITS),
+    )
+    return _ready(net)
+
+
+def _ready(net: Any) -> Any:
+    import mxnet as mx
+
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    return net
+
+
+def loss_creator(config: dict[str, Any]) -> Any:
+    from mxnet import gluon
+
+    return gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+NETS: dict[str, tuple[Callable[[dict[str, Any]], Any], Callable[[int], tuple[Array, Array]]]] = {
+    "mlp": (mlp, make_rows),
+    "lenet": (lenet, make_images),
+}
+"""Each network with what makes its rows."""
+
+
+# One process of a hand-written program -------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("net", choices=tuple(NETS))
+    parser.add_argument("kind", choices=("dist_sync", "dist_sync_on_workers", "single"))
+    parser.add_argument("--folder", required=True, help="where x.npy and y.npy are")
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True, help="rows of a step over all workers")
+    options = parser.parse_args(arguments)
+
+    import orca  # noqa: F401 - so that MXNet can be imported on numpy 2
+
+    # isort: split
+    import mxnet as mx  # servers and the scheduler stay in this line until the workers have left
+    from mxnet import gluon
+
+    store = None if options.kind == "single" else mx.kv.create("dist_sync")
+    rank, world = (0, 1) if store is None else (store.rank, store.num_workers)
+    mx.random.seed(SEED)
+    net, loss = NETS[options.net][0]({}), loss_creator({})
+    x, y = (np.load(f"{options.folder}/{name}.npy", mmap_mode="r") for name in "xy")
+    part, share = len(x) // world, options.batch_size // world  # the same number of steps in every process
+    where = {} if store is None else {"update_on_kvstore": options.kind == "dist_sync"}
+    params = {"learning_rate": RATE, "momentum": MOMENTUM}
+    net(mx.nd.array(x[:2]))
+    trainer = gluon.Trainer(net.collect_params(), "sgd", params, kvstore=store, **where)
+    rng = np.random.default_rng(SEED + rank)
+    rates: list[float] = []
+    total = 0.0
+    for _ in range(options.epochs):
+        began = time.perf_counter()
+        order = rank * part + rng.permutation(part)
+        summed = mx.nd.zeros(1)
+        for start in range(0, part, share):
+            index = order[start : start + share]
+            data, label = mx.nd.array(x[index], dtype="f4"), mx.nd.array(y[index], dtype="f4")
+            with mx.autograd.record():
+                value = loss(net(data), label)
+            value.backward()
+            trainer.step(options.batch_size)
+            summed += value.sum()  # read at the end, so that no step waits for it
+        total = float(summed.asscalar())
+        mx.nd.waitall()
+        rates.append(part * world / (time.perf_counter() - began))
+    print(json.dumps({"rows_per_s": rates, "loss": total / part}), flush=True)
+
+
+# The whole programs, as the benchmark calls them ---------------------------------------------------------------------
+
+
+def by_hand(net: str, kind: str, folder: str, epochs: int, batch_size: int, threads: int) -> Timed:
+    """Run a program; return what its first worker printed."""
+    command = [sys.executable, __file__, net, kind, f"--folder={folder}", f"--epochs={epochs}"]
+    command.append(f"--batch-size={batch_size}")
+    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {**os.environ, **dict.fromkeys(variables, str(threads))}
+    roles = ["worker"]
+    if kind != "single":
+        roles = ["worker"] * WORLD + ["server"] * SERVERS + ["scheduler"]
+        environment |= {
+            "DMLC_PS_ROOT_URI": HOST,
+            "DMLC_PS_ROOT_PORT": str(_free_port()),
+            "DMLC_NODE_HOST": HOST,
+            "DMLC_NUM_WORKER": str(WORLD),
+            "DMLC_NUM_SERVER": str(SERVERS),
+        }
+    # MXNet may write to either stream; files cannot fill up as pipes do.
+    with tempfile.TemporaryDirectory() as words:
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for number, role in enumerate(roles):
+                own = environment if kind == "single" else {**environment, "DMLC_ROLE": role}
+                with open(f"{words}/{number}.out", "wb") as out, open(f"{words}/{number}.err", "wb") as err:
+                    processes.append(
+                        subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+                    )
+            told = _answers(processes[: roles.count("worker")], words)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    return told[0]["rows_per_s"], _mean_loss(told)
+
+
+def _mean_loss(told: list[dict[str, Any]]) -> float:
+    """The loss over the rows of all workers, each of which has as many."""
+    return sum(one["loss"] for one in told) / len(told)
+
+
+def _free_port() -> int:
+    """A port that nobody uses at the moment: the scheduler wants to open it itself."""
+    with socket.create_server((HOST, 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _answers(processes: list[subprocess.Popen[bytes]], words: str) -> list[dict[str, Any]]:
+    """What each worker printed, as soon as all have; an error if one of them ends without."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        codes = [process.poll() for process in processes]
+        told = [_answer(f"{words}/{number}.out") for number in range(len(processes))]
+        found = [one for one in told if one is not None]
+        if len(found) == len(processes):
+            return found
+        for number, code in enumerate(codes):
+            # The code was asked for before the answer was looked for.
+            if code is not None and told[number] is None:
+                with open(f"{words}/{number}.err", errors="replace") as file:
+                    raise RuntimeError(f"worker {number} ended with code {code}: …{file.read()[-500:]}")
+        time.sleep(0.2)
+    raise TimeoutError(f"no answer in {PATIENCE} seconds")
+
+
+def _answer(path: str) -> dict[str, Any] | None:
+    with open(path) as file:
+        for line in file:
+            if line.startswith('{"rows_per_s"') and line.endswith("\n"):
+                return json.loads(line)  # type: ignore[no-any-return]
+    return None
+
+
+if __name__ == "__main__" and len(sys.argv) > 1:
+    main(sys.argv[1:])

@@ -1,0 +1,64 @@
+"""Models and callbacks for the MXNet tests, apart from other frameworks: every rank imports this file."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import mxnet as mx
+from mxnet import gluon
+
+from orca import create_config
+from orca.callbacks import Callback
+
+CONFIG = create_config(optimizer="sgd", optimizer_params={"learning_rate": 0.1, "momentum": 0.9}, log_interval=0)
+
+
+def model_creator(config):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(8, activation="tanh"), gluon.nn.Dense(2))
+    net.initialize(mx.init.Xavier())
+    if config.get("hybrid"):
+        net.hybridize()
+    return net
+
+
+def loss_creator(config):
+    return gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+class KillRole(Callback):
+    """Kills the process of some rank, from a worker, in some step, once."""
+
+    acts_on_batches = False
+
+    def __init__(self, rank: int, folder: str, step: int = 15) -> None:
+        self.rank, self.folder, self.step = rank, folder, step
+
+    def before_run(self, run):
+        with open(f"{self.folder}/{run.rank}.pid", "w") as file:
+            file.write(str(os.getpid()))
+
+    def after_batch(self, run):
+        if run.rank == 0 and run.step == self.step and not os.path.exists(f"{self.folder}/killed"):
+            with open(f"{self.folder}/killed", "w") as file:
+                file.write(str(time.time()))
+            with open(f"{self.folder}/{self.rank}.pid") as file:
+                os.kill(int(file.read()), 9)
+
+
+def lenet(config):
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(6, 5, padding=2, activation="relu"),
+        gluon.nn.MaxPool2D(),
+        gluon.nn.Conv2D(16, 5, activation="relu"),
+        gluon.nn.MaxPool2D(),
+        gluon.nn.Flatten(),
+        gluon.nn.Dense(120, activation="relu"),
+        gluon.nn.Dense(84, activation="relu"),
+        gluon.nn.Dense(10),
+    )
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    return net
