@@ -7,6 +7,7 @@ servers sum gradients and every worker applies the sum; in dist_async a server a
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 
 from orca.backends.base import Seat, State
 from orca.backends.mxnet.nets import Weight
@@ -57,7 +59,7 @@ def join(context: RankContext, workers: int, servers: int, kind: str) -> Sync:
         context.at_exit(lambda: thread.join(_LEAVE_SECONDS))
         return Served(context, workers, serving if mine == "server" else None, kind)
     store = mx.kv.create(kind)
-    sync = AsyncStore(context, workers, store) if kind == "dist_async" else SyncStore(context, workers, store)
+    sync = (AsyncStore if kind == "dist_async" else SyncStore)(context, workers, servers, store)
     context.at_exit(sync.leave)
     return sync
 
@@ -69,21 +71,22 @@ def _free_port(address: str) -> int:
 
 
 class _Store(Sync):
-    """A worker's side of the store."""
+    """A worker's side of the store.
 
-    def __init__(self, context: RankContext, workers: int, store: Any) -> None:
+    The store gets arrays of its own to send and to receive into. A model's arrays may lie in memory in an order that
+    MXNet's convolutions like, which the store does not understand.
+    """
+
+    def __init__(self, context: RankContext, workers: int, servers: int, store: Any) -> None:
         super().__init__()
         self._context = context
         self.world = workers
+        self._servers = servers
         self._store: Any = store
 
     def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
         super().attach(weights, optimizer, state)
-        self._keys = list(range(len(weights)))
-        self._values = [weight.value for weight in weights]
-        self._gradients = [weight.gradient for weight in weights]
-        self._number = len(weights)
-        self._store.init(self._keys, self._values)
+        self._weights = list(weights)
 
     def settle(self, statistics: Sequence[Any]) -> None:
         same_statistics(self._context, statistics)
@@ -94,24 +97,56 @@ class _Store(Sync):
 
 
 class SyncStore(_Store):
-    """dist_sync and dist_device_sync."""
+    """dist_sync and dist_device_sync: all gradients as one vector, of which each server sums a part."""
 
     def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
         super().attach(weights, optimizer, state)
-        self._store.init(self._number, mx.nd.zeros(1))
+        kinds = dict.fromkeys(str(np.dtype(weight.gradient.dtype)) for weight in weights)
+        self._groups = [_Group([w.gradient for w in weights if str(np.dtype(w.gradient.dtype)) == k]) for k in kinds]
+        self._plan: list[list[tuple[int, int, int]]] = []
+        key = 1
+        for group in self._groups:
+            parts = min(self._servers, group.size)
+            edges = [group.size * number // parts for number in range(parts + 1)]
+            # MXNet spreads keys over the servers by their numbers.
+            self._plan.append([(key + number, edges[number], edges[number + 1]) for number in range(parts)])
+            key += self._servers
+            for number, low, high in self._plan[-1]:
+                self._store.init(number, mx.nd.zeros(high - low, dtype=group.dtype))
+        self._store.init(0, mx.nd.zeros(1))
 
     def reduce(self) -> None:
-        # In the order in which the next step needs the weights. (`pushpull` is one message less, but its answers come
-        # without values at times, which ps-lite takes for an error.)
-        for key, gradient in zip(self._keys, self._gradients, strict=True):
-            self._store.push(key, gradient, priority=-key)
-            self._store.pull(key, out=gradient, priority=-key)
+        for group, plan in zip(self._groups, self._plan, strict=True):
+            flat = group.joined()
+            parts = [flat] if len(plan) == 1 else [flat[low:high] for _, low, high in plan]
+            for (key, _, _), part in zip(plan, parts, strict=True):
+                self._store.push(key, part)
+                self._store.pull(key, out=part)
+            group.spread(flat)
 
     def total(self, value: float) -> float:
         told = mx.nd.array([value])
-        self._store.push(self._number, told)
-        self._store.pull(self._number, out=told)
+        self._store.push(0, told)
+        self._store.pull(0, out=told)
         return float(told.asscalar())
+
+
+class _Group:
+    """Arrays of one type as one vector."""
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self._arrays = list(arrays)
+        self.dtype = self._arrays[0].dtype
+        edges = np.cumsum([0, *(array.size for array in arrays)]).tolist()
+        self._places = list(itertools.pairwise(edges))
+        self.size = edges[-1]
+
+    def joined(self) -> Any:
+        return mx.nd.concat(*(array.reshape((-1,)) for array in self._arrays), dim=0)
+
+    def spread(self, flat: Any) -> None:
+        for array, (low, high) in zip(self._arrays, self._places, strict=True):
+            flat[low:high].reshape(array.shape).copyto(array)
 
 
 class AsyncStore(_Store):
@@ -121,6 +156,10 @@ class AsyncStore(_Store):
 
     def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
         super().attach(weights, optimizer, None)
+        self._keys = list(range(len(weights)))
+        self._sent = [mx.nd.zeros(weight.value.shape, dtype=weight.value.dtype) for weight in weights]
+        self._got = [mx.nd.zeros(weight.value.shape, dtype=weight.value.dtype) for weight in weights]
+        self._store.init(self._keys, self._plain_values())
         self._context.allgather([weight.value.size for weight in weights] if self._first else None)
         if self._first:
             self._store.set_optimizer(optimizer)
@@ -131,6 +170,9 @@ class AsyncStore(_Store):
     def _first(self) -> bool:
         return self._context.place.rank == 0
 
+    def _plain_values(self) -> list[Any]:
+        return [mx.nd.array(weight.value.asnumpy(), dtype=weight.value.dtype) for weight in self._weights]
+
     def _tell(self, **order: Any) -> None:
         self._store._send_command_to_servers(0, "orca:" + json.dumps(order))
 
@@ -140,8 +182,7 @@ class AsyncStore(_Store):
         self._store._barrier()
         if self._first:
             self._tell(assign=True)
-            for key, value in zip(self._keys, self._values, strict=True):
-                self._store.push(key, value)
+            self._store.push(self._keys, self._plain_values())
             mx.nd.waitall()
             self._tell(assign=False)
         self._store._barrier()
@@ -152,9 +193,15 @@ class AsyncStore(_Store):
         if self._first and rate != self._rate:
             self._rate = rate
             self._tell(rate=rate)
-        for key, gradient, value in zip(self._keys, self._gradients, self._values, strict=True):
-            self._store.push(key, gradient, priority=-key)
-            self._store.pull(key, out=value, priority=-key)
+        for key, weight, sent in zip(self._keys, self._weights, self._sent, strict=True):
+            weight.gradient.copyto(sent)
+            self._store.push(key, sent, priority=-key)
+        self._pull()
+
+    def _pull(self) -> None:
+        for key, weight, got in zip(self._keys, self._weights, self._got, strict=True):
+            self._store.pull(key, out=got, priority=-key)
+            got.copyto(weight.value)
 
     def total(self, value: float) -> float:
         # Workers do not wait for each other: each one's rows are a step.
@@ -163,7 +210,7 @@ class AsyncStore(_Store):
     def settle(self, statistics: Sequence[Any]) -> None:
         mx.nd.waitall()
         self._store._barrier()
-        self._store.pull(self._keys, out=self._values)
+        self._pull()
         mx.nd.waitall()
         super().settle(statistics)
 
@@ -205,8 +252,6 @@ class Served(Sync):
 
 def gathered(told: Sequence[Any]) -> State:
     """The optimizer's state of all servers, those of big arrays put together from their slices."""
-    import numpy as np
-
     servers = sorted((part for part in told if part is not None), key=lambda part: part["server"])
     whole: dict[str, Any] = {}
 

@@ -82,6 +82,8 @@ class Nursery:
         for line in self._process.stdout:
             told = json.loads(line)
             if "forked" in told:
+                # Numbers of processes come back: a new one is not the one that ended under its number before.
+                self._exited.pop(told["forked"], None)
                 self._forked[told["name"]] = told["forked"]
             elif "exited" in told:
                 self._exited[told["exited"]] = told["code"]
