@@ -12,11 +12,19 @@ import psutil
 from orca.launch.base import Hello
 
 
+_CLOCK_SECONDS = 2.0
+"""By how much a process's time of birth may seem to change: it is counted from the machine's start, by its clock."""
+
+
+def _same(process: psutil.Process, hello: Hello) -> bool:
+    return bool(abs(process.create_time() - hello.born) < _CLOCK_SECONDS)
+
+
 def lives(hello: Hello) -> bool:
     """Whether the very process that said hello is still there (its number may belong to another by now)."""
     try:
         process = psutil.Process(hello.pid)
-        return process.create_time() == hello.born and process.status() != psutil.STATUS_ZOMBIE
+        return _same(process, hello) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
@@ -25,7 +33,7 @@ def kill(hello: Hello) -> None:
     """End the very process that said hello, if it is still there."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(hello.pid)
-        if process.create_time() == hello.born:
+        if _same(process, hello):
             process.kill()
 
 
