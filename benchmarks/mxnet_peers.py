@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-SEED, RATE, MOMENTUM = 0, 0.05, 0.9
+SEED, RATE, MOMENTUM = 0, 0.01, 0.9
 FEATURES, HIDDEN, CLASSES = 64, 256, 2
 SIDE, DIGITS = 28, 10
 WORLD, SERVERS = 2, 1
@@ -124,7 +124,6 @@ def main(arguments: Sequence[str]) -> None:
     part, share = len(x) // world, options.batch_size // world  # the same number of steps in every process
     where = {} if store is None else {"update_on_kvstore": options.kind == "dist_sync"}
     params = {"learning_rate": RATE, "momentum": MOMENTUM}
-    net(mx.nd.array(x[:2]))
     trainer = gluon.Trainer(net.collect_params(), "sgd", params, kvstore=store, **where)
     rng = np.random.default_rng(SEED + rank)
     rates: list[float] = []

@@ -19,7 +19,8 @@ def create_config(
     """Make the config of `Estimator.from_mxnet`.
 
     ``optimizer`` is MXNet's name of one or an Optimizer, ``optimizer_params`` its arguments. Every ``log_interval``
-    steps the loss is printed. What ``extra_config`` holds is there for the creators.
+    steps worker 0 prints its loss, which ``OrcaContext.log_output = True`` shows. What
+    ``extra_config`` holds is there for the creators.
 
     >>> create_config(optimizer="adam", optimizer_params={"learning_rate": 0.02})["optimizer"]
     'adam'

@@ -11,7 +11,6 @@ import psutil
 
 from orca.launch.base import Hello
 
-
 _CLOCK_SECONDS = 2.0
 """By how much a process's time of birth may seem to change: it is counted from the machine's start, by its clock."""
 

@@ -164,8 +164,8 @@ def shards_to_frame(parts: Any, name: str, world: int) -> Any:
         )
     from pyspark.sql import SparkSession
 
-    session = SparkSession.getActiveSession()
-    assert session is not None
+    # A session is active for a thread only; a thread of the user's may have none.
+    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
     def tagged(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, str, int, bytearray]]:
         for place, record in enumerate(records):
@@ -179,8 +179,8 @@ def parts_to_frame(parts: Any, schema: Any) -> Any:
     from pyspark.sql import SparkSession
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    session = SparkSession.getActiveSession()
-    assert session is not None
+    # A session is active for a thread only; a thread of the user's may have none.
+    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
     spark_schema = from_arrow_schema(schema)
 
     def tables(batches: Iterator[Any]) -> Iterator[Any]:

@@ -131,7 +131,7 @@ def test_mxnet_splits_big_arrays_over_the_servers(local: Context, monkeypatch):
         same_weights(est, reference(97)[2], kind)
 
 
-def test_mxnet_dist_async_converges_and_keeps_its_optimizer(context: Context, tmp_path):
+def test_mxnet_dist_async_converges_and_keeps_its_optimizer(local: Context, tmp_path):
     x, y = make_data(400)
     y = (x[:, 0] + x[:, 1] > 0).astype("i8")
     config = create_config("adam", {"learning_rate": 0.02}, log_interval=0)
@@ -151,7 +151,7 @@ def test_mxnet_dist_async_converges_and_keeps_its_optimizer(context: Context, tm
     assert set(other._state["optimizer"]["counts"].values()) == {350}
 
 
-def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(context: Context, tmp_path):
+def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(local: Context, tmp_path):
     x, y = make_data(37 * 12 - 5)
 
     def fit(**more):
@@ -176,6 +176,8 @@ def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(context: Con
 
 @pytest.mark.parametrize(("victim", "name"), [(1, "worker 1"), (2, "server 0"), (3, "scheduler")])
 def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Context, victim, name, tmp_path):
+    if (context.runtime, victim) in (("ray", 3), ("ray", 1), ("spark", 1), ("spark", 2)):
+        pytest.skip("each role on one machine, and what each runtime itself starts and watches once")
     x, y = make_data(80)
     est = estimator(2)
     est.fit(x, y, epochs=2, batch_size=8)
