@@ -239,7 +239,7 @@ class Training:
                     self._tell_progress()
                 asked = self._asks and replica.any(run.reason is not None or bool(run.saves))
                 if asked:
-                    self._agree()
+                    self._agree(self._seat.world)
                 if run.reason is not None or self._is_over() or run.batch == run.batches:
                     break
                 if asked:
@@ -267,12 +267,12 @@ class Training:
             self._run.batch, self._run.step = told[0][:2]
             self._run.reason = next((reason for _, _, reason in told if reason is not None), None)
 
-    def _agree(self) -> None:
-        """Make one of what the callbacks of all ranks have asked for."""
+    def _agree(self, members: int | None = None) -> None:
+        """Make one of what the callbacks of all ranks have asked for; within an epoch, of those that train."""
         run = self._run
         if not self._callbacks:
             return
-        told = self._context.allgather((run.reason, run.saves))
+        told = self._context.allgather((run.reason, run.saves), members)
         run.reason = next((reason for reason, _ in told if reason is not None), None)
         run.saves = list(dict.fromkeys(save for _, saves in told for save in saves))
 
@@ -302,7 +302,7 @@ class Training:
             "rows": len(self._feed.rows),
             "batch_size": self._plan.batch_size,
             "begun": self._plan.first_epoch if self._plan.resume is None else self._plan.resume["begun"],
-            "ranks": self._context.allgather(own) if inside else [],
+            "ranks": self._context.allgather(own, self._seat.world) if inside and self._seat.rank is not None else [],
             "metrics": [metric.name for metric in self._metrics],
             "reason": run.reason,
             "callbacks": [[type(callback).__name__, callback.state()] for callback in self._callbacks],
@@ -341,7 +341,8 @@ class Training:
                 "Resume with the same metrics, or load it and fit anew."
             )
         ranks = resume["ranks"]
-        mine = ranks[self._place.rank] if len(ranks) == self._place.world else None
+        alike = self._seat.rank is not None and len(ranks) == self._seat.world
+        mine = ranks[self._seat.rank or 0] if alike else None
         if mine is not None:
             self._resume_tally([mine["tally"]])
             self._steps = [(float(a), float(b), float(c)) for a, b, c in mine["steps"]]

@@ -232,6 +232,7 @@ class Estimator(SklearnApi):
         workers: int | None = None,
         num_workers: int | None = None,
         workers_per_node: int | None = None,
+        num_servers: int | None = None,
         model_dir: str | None = None,
         seed: int | None = None,
         epochs: int = 1,
@@ -253,11 +254,12 @@ class Estimator(SklearnApi):
         from orca.backends.mxnet.spec import MXNetSpec
 
         config = dict(config or {})
+        options = {**backend_options, **({} if num_servers is None else {"num_servers": num_servers})}
         told = [made(config) for made in (eval_metrics_creator, validation_metrics_creator) if made is not None]
         seed = config.get("seed") if seed is None else seed
         made = cls(
             found,
-            MXNetSpec(model_creator, loss_creator, config, backend_options),
+            MXNetSpec(model_creator, loss_creator, config, options),
             workers=_worker_count(workers, num_workers, workers_per_node),
             metrics=_distinct(found, [metrics, *told]),
             seed=seed,

@@ -7,6 +7,7 @@ servers sum gradients and every worker applies the sum; in dist_async a server a
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import os
@@ -162,7 +163,7 @@ class AsyncStore(_Store):
         self._store.init(self._keys, self._plain_values())
         self._context.allgather([weight.value.size for weight in weights] if self._first else None)
         if self._first:
-            self._store.set_optimizer(optimizer)
+            self._store.set_optimizer(_told(optimizer, weights))
         self._rate = optimizer.lr
         self._store._barrier()
 
@@ -218,6 +219,15 @@ class AsyncStore(_Store):
         return gathered(self._context.allgather(None))
 
 
+def _told(optimizer: Any, weights: Sequence[Weight]) -> Any:
+    """The optimizer as servers need it: Gluon's multipliers by number, as parameters do not travel."""
+    made = copy.copy(optimizer)
+    if weights[0].parameter is not None:
+        made.lr_mult = {number: weight.parameter.lr_mult for number, weight in enumerate(weights)}
+        made.wd_mult = {number: weight.parameter.wd_mult for number, weight in enumerate(weights)}
+    return made
+
+
 class Served(Sync):
     """The side of a server and of the scheduler: no data, no model; they answer where workers ask all ranks."""
 
@@ -238,7 +248,7 @@ class Served(Sync):
                 self._serving.expect(sizes, state)
 
     def reload(self, state: State | None) -> None:
-        if self._serving is not None and state is not None:
+        if self._serving is not None:
             self._serving.expect(None, state)
 
     def settle(self, statistics: Sequence[Any]) -> None:

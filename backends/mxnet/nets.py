@@ -211,6 +211,7 @@ class SymbolNet(Net):
         self.run(features)
 
     def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, wanted: bool) -> Seen:
+        self._refuse(weights)
         executor, told = self._executor(features, labels)
         outputs = executor.forward(is_train=True, **told)
         executor.backward()
@@ -222,6 +223,7 @@ class SymbolNet(Net):
         return Seen(self._graph.loss(arrays, labels), arrays)
 
     def score(self, features: Any, labels: Any, weights: Any, rows: int) -> Seen:
+        self._refuse(weights)
         executor, told = self._executor(features, labels)
         arrays = [output.asnumpy() for output in executor.forward(is_train=False, **told)]
         return Seen(self._graph.loss(arrays, labels), arrays)
@@ -229,6 +231,11 @@ class SymbolNet(Net):
     def run(self, features: Any) -> Any:
         executor, told = self._executor(features, None)
         return to_numpy(executor.forward(is_train=False, **told))
+
+    @staticmethod
+    def _refuse(weights: Any) -> None:
+        if weights is not None:
+            raise DataError("Rows of a Symbol cannot be weighted: it brings its own loss. Use a Gluon model for that.")
 
     def inputs(self, features: Any) -> dict[str, Any]:
         names = self._graph.inputs

@@ -35,13 +35,25 @@ class Learner:
             **facts(self.optimizer),
         }
 
-    def load_state(self, state: State) -> None:
+    def load_state(self, state: State | None) -> None:
+        """Take over a state, or with None begin as a new optimizer does."""
+        reset(self._updater)
+        if state is None:
+            return
         for key, told in state["states"].items():
             number = int(key)
             fresh = self.optimizer.create_state_multi_precision(number, self.weights[number].value)
             self._updater.states[number] = like(told, fresh)
             self._updater.states_synced[number] = True
         load_facts(self.optimizer, state)
+
+
+def reset(updater: Any) -> None:
+    """Forget what an optimizer has learned of the weights."""
+    updater.states.clear()
+    updater.states_synced.clear()
+    updater.optimizer._index_update_count.clear()
+    updater.optimizer.num_update = updater.optimizer.begin_num_update
 
 
 def facts(optimizer: Any) -> State:

@@ -17,7 +17,7 @@ import numpy as np
 from mxnet.base import _LIB, check_call
 
 from orca.backends.base import State
-from orca.backends.mxnet.optimizers import facts, load_facts
+from orca.backends.mxnet.optimizers import facts, load_facts, reset
 from orca.backends.mxnet.tensors import like, plain
 
 _SPREAD = 9973
@@ -78,11 +78,11 @@ class Serving:
         """Hear how large the arrays are, and go on from a state of the optimizer."""
         with self._lock:
             self._sizes = sizes if sizes is not None else self._sizes
-            if state is not None:
-                self._wanted = {**state, "states": dict(state["states"])}
-                if self._updater is not None:
-                    self._updater.states.clear()
-                    load_facts(self._updater.optimizer, state)
+            if self._updater is not None:
+                reset(self._updater)
+            self._wanted = {} if state is None else {**state, "states": dict(state["states"])}
+            if self._updater is not None and state is not None:
+                load_facts(self._updater.optimizer, state)
 
     def _restore(self, key: int, weight: Any) -> None:
         """Give this server its slice of a state that was told, when the array is first seen."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from orca.errors import ArgumentError
 
+_LOSSES = ("MakeLoss", "make_loss")
 _HEADS = ("SoftmaxOutput", "Softmax", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput")
 _TINY = 1e-12
 
@@ -71,7 +72,10 @@ class Graph:
 
     def averages(self) -> bool:
         """Whether a loss layer divides its gradient by the rows that it sees."""
-        told = {attributes.get("normalization", "null") for _, attributes in self.heads()}
+        heads = [attributes for head, attributes in self.heads() if head in (*_HEADS, *_LOSSES)]
+        told = {attributes.get("normalization", "null") for attributes in heads}
+        if len(told) > 1:
+            raise ArgumentError(f"The symbol's losses have normalization={', '.join(sorted(told))}: use one for all.")
         if "valid" in told:
             raise ArgumentError(
                 'The symbol\'s loss has normalization="valid", which cannot be put together over workers: use "null".'
@@ -83,7 +87,7 @@ class Graph:
         total = 0.0
         left = list(labels)
         for (head, attributes), output in zip(self.heads(), outputs, strict=True):
-            if head == "MakeLoss":
+            if head in _LOSSES:
                 total += float(np.sum(output))
                 continue
             if head not in _HEADS or not left:
@@ -102,7 +106,8 @@ def _is_set(attributes: dict[str, str], name: str) -> bool:
 
 def _cross_entropy(output: Any, label: Any, attributes: dict[str, str]) -> float:
     multi = _is_set(attributes, "multi_output")
-    scores = np.moveaxis(output, 1, -1) if multi else output.reshape(len(output), -1)
+    kept = _is_set(attributes, "preserve_shape")
+    scores = np.moveaxis(output, 1, -1) if multi else output if kept else output.reshape(len(output), -1)
     scores = scores.reshape(-1, scores.shape[-1])
     picked = label.reshape(-1).astype(np.int64)
     keep = np.ones(len(picked), bool)

@@ -36,8 +36,7 @@ class Sync:
     def reload(self, state: State | None) -> None:
         """Hear that the weights were set anew, on every rank, and the optimizer's state with them."""
         assert self.learner is not None
-        if state is not None:
-            self.learner.load_state(state)
+        self.learner.load_state(state)
 
     def reduce(self) -> None:
         """Sum the gradients over all ranks, in place."""

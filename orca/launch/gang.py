@@ -204,7 +204,7 @@ class Gang:
 
     def _collect(self, on_event: OnEvent | None) -> list[Any]:
         results: dict[int, Any] = {}
-        gathers: dict[int, dict[int, bytes]] = {}
+        gathers: dict[tuple[int, int], dict[int, bytes]] = {}
         tick = time.monotonic()
         while len(results) < self.world:
             try:
@@ -232,10 +232,11 @@ class Gang:
             elif kind == "gather":
                 turn = gathers.setdefault(message[1], {})
                 turn[rank] = message[2]
-                if len(turn) == self.world:
-                    values = [turn[r] for r in range(self.world)]
-                    for other in self._seats.values():
-                        other.link.send(("gathered", values))
+                members = message[1][0]
+                if len(turn) == members:
+                    values = [turn[r] for r in range(members)]
+                    for other in range(members):
+                        self._seats[other].link.send(("gathered", values))
                     del gathers[message[1]]
             elif kind == "result":
                 results[rank] = pickle.loads(message[1])

@@ -37,19 +37,23 @@ class RankContext:
         """Kept between calls for as long as the process lives: process groups, replicas."""
         self._link = link
         self._gathered: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
-        self._turn = 0
+        self._turns: dict[int, int] = {}
         self._closers: list[Callable[[], None]] = []
 
     def emit(self, kind: str, **data: Any) -> None:
         """Send an event to the driver."""
         self._link.send(("event", Event(kind, self.place.rank, data)))
 
-    def allgather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order, on every rank. For small things: it goes by the driver."""
-        if self.place.world == 1:
+    def allgather(self, value: Any, members: int | None = None) -> list[Any]:
+        """Return every rank's value, in rank order, on every rank. For small things: it goes by the driver.
+
+        With `members` only so many of the first ranks take part.
+        """
+        members = members or self.place.world
+        if members == 1:
             return [value]
-        self._turn += 1
-        self._link.send(("gather", self._turn, pack(value)))
+        turn = self._turns[members] = self._turns.get(members, 0) + 1
+        self._link.send(("gather", (members, turn), pack(value)))
         return [pickle.loads(blob) for blob in self._gathered.get()]
 
     def at_exit(self, close: Callable[[], None]) -> None:

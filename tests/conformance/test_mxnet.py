@@ -160,7 +160,7 @@ def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(local: Conte
 
     whole, told = fit()
     kill = KillRole(1, str(tmp_path), step=57)
-    broken, history = fit(checkpoint_trigger=SeveralIteration(50), max_failures=1, callbacks=[kill])
+    broken, history = fit(checkpoint_trigger=SeveralIteration(10), max_failures=1, callbacks=[kill])
     assert (tmp_path / "killed").exists()
     assert broken.step == whole.step == 100
     np.testing.assert_allclose(history["loss"], told["loss"], rtol=1e-5)
