@@ -147,10 +147,10 @@ def _keras_example(model: Any) -> Any:
             raise ArgumentError("the Keras model leaves more than its rows open: give example=, a few rows.")
         return np.zeros((2, *tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype))
 
-    try:
-        return keras.tree.map_structure(zeros, model.input)
-    except (AttributeError, ValueError) as error:
-        raise ArgumentError("the Keras model does not know its inputs yet: give example=, a few rows.") from error
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        raise ArgumentError("the Keras model does not know its inputs yet: give example=, a few rows.")
+    return zeros(inputs[0]) if len(inputs) == 1 else keras.tree.map_structure(zeros, model.input)
 
 
 @contextmanager
