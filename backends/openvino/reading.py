@@ -186,8 +186,8 @@ def prepared(model: Any, config: Mapping[str, Any]) -> Any:
             entry.tensor().set_layout(openvino.Layout(own))
         for name, value in (("mean", mean), ("scale", scale)):
             if value is not None:
-                numbers = [float(one) for one in value] if isinstance(value, list | tuple) else float(value)
-                getattr(entry.preprocess(), name)(numbers)
+                numbers = [float(one) for one in value] if isinstance(value, list | tuple) else [float(value)]
+                getattr(entry.preprocess(), name)(numbers[0] if len(numbers) == 1 else numbers)
     try:
         return steps.build()
     except RuntimeError as error:
