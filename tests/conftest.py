@@ -16,6 +16,7 @@ import pytest
 FOLDER = tempfile.mkdtemp(prefix="ot", dir="/tmp")
 os.environ["TMPDIR"] = FOLDER
 tempfile.tempdir = None
+os.environ["ORCA_CACHE_DIR"] = os.path.join(FOLDER, "cache")
 
 from orca.context import Context, init_orca_context, stop_orca_context
 from orca.runtimes import spark_settings

@@ -87,9 +87,9 @@ class ModelFiles:
 
 
 def default_cache() -> Path:
-    """The user's folder for what can be made again, or one among the temporary files."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = base / "orca" / "openvino"
+    """The folder that ORCA_CACHE_DIR names, or the user's for what can be made again, or one of temporary files."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orca"
+    place = Path(os.environ.get("ORCA_CACHE_DIR") or base) / "openvino"
     with contextlib.suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
         if os.access(place, os.W_OK):

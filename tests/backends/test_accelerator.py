@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import importlib.util
 
 import numpy as np
@@ -18,11 +17,6 @@ from orca.errors import ArgumentError, DataError, MissingPackageError
 from orca.shards.forms import arrow_column
 
 x = np.random.default_rng(0).normal(size=(50, 1, 8, 8))
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def conv():
@@ -156,4 +150,3 @@ def test_without_nncf_the_install_line_is_told(local: Context, monkeypatch, tmp_
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "nncf" else real(name, *more))
     with pytest.raises(MissingPackageError, match=r"pip install .*orca-estimator\[nncf\]"):
         Estimator.from_openvino(model_path=path).quantize(x)
-    assert builtins.__import__

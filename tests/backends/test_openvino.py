@@ -30,12 +30,6 @@ wanted = dense_result(x)
 uneven = np.split(x, [7, 8, 8, 13])  # 7, 1, 0, 5 and 5 rows
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """Compiled models of a test go to its own folder, on every runtime."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def path(tmp_path):
     return dense(tmp_path / "dense.xml")
@@ -84,24 +78,12 @@ def test_a_ray_dataset_of_uneven_blocks_comes_back_in_order(ray_cluster, path):
     close(found["prediction"])
 
 
-def spark_frame(session, rows=x, parts=5):
-    """Rows in uneven partitions, one of them empty."""
-    frame = session.createDataFrame(columns(rows))
-    edges = [0, 7, 8, 8, 13]
-    return (
-        frame.repartitionByRange(parts, "id")
-        if parts != 5
-        else session.createDataFrame(
-            session.sparkContext.parallelize(
-                [
-                    [(rows[i].tolist(), i) for i in range(low, high)]
-                    for low, high in zip(edges, [*edges[1:], 18], strict=True)
-                ],
-                5,
-            ).flatMap(lambda part: part),
-            frame.schema,
-        )
-    )
+def spark_frame(session):
+    """The rows in partitions of 7, 1, 0, 5 and 5."""
+    numbers = iter(range(18))
+    parts = [[(row.tolist(), next(numbers)) for row in part] for part in uneven]
+    rows = session.sparkContext.parallelize(parts, 5).flatMap(lambda part: part)
+    return session.createDataFrame(rows, "features array<double>, id long")
 
 
 @pytest.mark.spark
@@ -523,11 +505,8 @@ from orca import Estimator, XShards, init_orca_context
 from tests.memory import Peak
 import tests.memory
 
-def python_pss(real=tests.memory.psutil.Process.children):
-    # Java's heap is as large as it likes to be: only processes of Python count.
-    return [p for p in real(psutil.Process(), recursive=True) if "java" not in p.name()]
-
 class Me(psutil.Process):
+    # Java's heap is as large as it likes to be: only processes of Python count.
     def children(self, recursive=False):
         return [p for p in super().children(recursive) if "java" not in p.name()]
 
@@ -543,7 +522,7 @@ def over_frame(rows):
 
 def over_shards(count):
     shards = XShards.from_shards([{{"seed": np.array([n])}} for n in range(count)])
-    made = shards.transform_shard(lambda s: {{"x": np.random.default_rng(int(s["seed"][0])).random((50000, 6), dtype="f4")}})
+    made = shards.transform_shard(lambda s: {{"x": np.full((50000, 6), s["seed"][0], "f4")}})
     total = est.predict(made).transform_shard(lambda s: {{"rows": np.array([len(s["prediction"])])}})
     assert total.to_numpy()["rows"].sum() == 50000 * count
 

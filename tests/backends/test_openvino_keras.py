@@ -13,11 +13,6 @@ from orca.errors import ArgumentError
 x = np.random.default_rng(0).normal(size=(18, 4)).astype("f4")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def dense():
     keras.utils.set_random_seed(0)
     layers = [keras.Input((4,)), keras.layers.Dense(5, activation="relu"), keras.layers.Dense(2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -26,10 +25,8 @@ def orca(*arguments, code=0):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("cli")
-    os.environ["XDG_CACHE_HOME"] = str(made / "cache")
     dense(made / "dense.xml")
-    yield made
-    del os.environ["XDG_CACHE_HOME"]
+    return made
 
 
 def test_npy_to_npy_with_a_bar(folder):
