@@ -70,15 +70,13 @@ class ModelFiles:
     def _kept(self, cache: Path) -> Path:
         folder = self.folder(cache)
         if not (folder / "model.xml").exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=".new-", dir=cache))
-            for name, content in zip(("model.xml", "model.bin"), self._read(), strict=True):
-                (draft / name).write_bytes(content)
-            try:
-                draft.rename(folder)
-            except OSError:
-                # Another process was quicker.
-                shutil.rmtree(draft, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            xml, weights = self._read()
+            # The .xml comes last: whoever finds it finds the weights too. Another process may do the same meanwhile.
+            for name, content in (("model.bin", weights), ("model.xml", xml)):
+                draft = folder / f".{os.getpid()}-{name}"
+                draft.write_bytes(content)
+                draft.replace(folder / name)
             _make_room(cache)
         return folder / "model.xml"
 

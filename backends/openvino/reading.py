@@ -100,7 +100,7 @@ def _advice(error: Exception) -> str:
     text = str(error)
     if re.search(r"doesn't contain the operation|No conversion|not supported|unsupported|Unsupported", text):
         return " OpenVINO does not know this operation: export the model without it, or update openvino."
-    if "pars" in text.lower():
+    if re.search(r"[Pp]ars|at offset|tag", text):
         return " The file is damaged or cut off: export or copy it again."
     return f" Expected {KINDS}."
 
@@ -168,6 +168,16 @@ def sides(shape: Any) -> list[int]:
     return made
 
 
+def typed(model: Any) -> Any:
+    """The model with inputs that do not say their type taken for float32."""
+    unknown = [port for port in model.inputs if port.get_element_type().is_dynamic()]
+    for port in unknown:
+        port.get_node().set_element_type(openvino.Type.f32)
+    if unknown:
+        model.validate_nodes_and_infer_types()
+    return model
+
+
 def prepared(model: Any, config: Mapping[str, Any]) -> Any:
     """The model with the mean and scale of the config as its first steps."""
     mean, scale = config.get("mean"), config.get("scale")
@@ -211,7 +221,7 @@ def ports_of(found: Any, what: str) -> list[Port]:
         names = frozenset(port.get_names())
         if port.partial_shape.rank.is_dynamic:
             if what == "input":
-                told = repr(port.get_any_name()) if names else str(index)
+                told = repr(min(names)) if names else str(index)
                 raise ArgumentError(
                     f"The input {told} of the model has no known number of axes: give shape=, "
                     "such as (None, 3, 224, 224)."
@@ -219,6 +229,8 @@ def ports_of(found: Any, what: str) -> list[Port]:
             shape: tuple[int | None, ...] = (None,)
         else:
             shape = _shape(port)
-        name = port.get_any_name() if names else f"{what}_{index}"
+        # A converted model keeps names of its inner values beside the one that its author chose.
+        best = sorted(names, key=lambda name: (not name.isidentifier(), name[:1].isdigit(), len(name), name))
+        name = best[0] if best else f"{what}_{index}"
         made.append(Port(name, names, port.get_element_type().to_dtype().name, shape, bool(names)))
     return made

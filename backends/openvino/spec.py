@@ -13,7 +13,7 @@ import numpy as np
 from orca.backends.openvino import settings
 from orca.backends.openvino.files import ModelFiles, default_cache
 from orca.backends.openvino.ports import Array, Fit, Port, fit_to, take_inputs, with_layout
-from orca.backends.openvino.reading import convert, layout_of, ports_of, prepared, read, reshaped
+from orca.backends.openvino.reading import convert, layout_of, ports_of, prepared, read, reshaped, typed
 from orca.errors import ArgumentError, DataError
 from orca.shards.tree import leaves, row_count, tree_map
 
@@ -60,7 +60,7 @@ class OpenvinoSpec:
         else:
             path, told = "", "model="
             found = convert(model, shape, example)
-        found = prepared(reshaped(found, shape), chosen)
+        found = prepared(typed(reshaped(found, shape)), chosen)
         unchanged = shape is None and chosen.get("mean") is None and chosen.get("scale") is None
         plain = path.lower().endswith(".xml") and "://" not in path and unchanged
         return cls.of(
