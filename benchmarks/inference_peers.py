@@ -63,6 +63,8 @@ def settings(threads: int) -> dict[str, Any]:
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "THROUGHPUT",
         "INFERENCE_PRECISION_HINT": "f32",
+        # Else the one thread of each process would be bound to the same core.
+        **({"ENABLE_CPU_PINNING": False} if threads == 1 else {}),
     }
 
 

@@ -70,18 +70,15 @@ def main() -> int:
         est.predict(x_test)
         began = time.perf_counter()
         found = est.predict(x_test)
-        print(
-            f"from {path.rpartition('/')[2]}:        {accuracy(found):.1%}, {len(found) / (time.perf_counter() - began):,.0f} rows/s"
-        )
+        rate = len(found) / (time.perf_counter() - began)
+        print(f"from the file:          {accuracy(found):.1%}, {rate:,.0f} rows/s")
         shards = est.predict(XShards.partition({"x": x_test}, num_shards=4)).to_numpy()
         print(f"from an XShards:        {accuracy(shards['prediction']):.1%}, columns {', '.join(shards)}")
         scores = [accuracy(plain), accuracy(fast), accuracy(found), accuracy(shards["prediction"])]
         if importlib.util.find_spec("nncf") is not None:
             small = est.quantize(x_train, rows=200)
             scores.append(accuracy(small.predict(x_test)))
-            print(
-                f"in int8:                {scores[-1]:.1%}, {small.save(f'{folder}/digits-int8.xml').rpartition('/')[2]}"
-            )
+            print(f"in int8:                {scores[-1]:.1%}, saved as {small.save(f'{folder}/int8.xml')}")
     return 0 if min(scores) >= 0.95 else 1
 
 

@@ -82,9 +82,11 @@ def _by_name(features: dict[str, Any], ports: Sequence[Port]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Fit:
-    """How rows become what an input takes: each entry a whole request, or transposed, or reshaped."""
+    """How rows become what an input takes: each entry a whole request, or several rows; transposed, or reshaped."""
 
     nested: bool = False
+    stacked: bool = False
+    """Whether each entry holds several rows that need not be one request."""
     order: tuple[int, ...] | None = None
     shape: tuple[int, ...] | None = None
 
@@ -114,6 +116,8 @@ def fit_to(port: Port, shape: Sequence[int], dtype: Any) -> Fit:
         return Fit()
     if len(shape) == rank + 1 and _same(port.shape, row):
         return Fit(nested=True)
+    if len(shape) == rank + 1 and _same(port.shape[1:], row[1:]):
+        return Fit(stacked=True)
     wanted = port.shape[1:]
     # Columns of DataFrames are often flat, or single numbers.
     if (

@@ -75,7 +75,8 @@ class OpenvinoReplica(Replica):
                         "one row for each."
                     )
                 cut.append(part[:length])
-            joined.append(cut[0] if len(cut) == 1 else np.concatenate(cut))
+            rows = cut[0] if len(cut) == 1 else np.concatenate(cut)
+            joined.append(rows if requests.inner is None else rows.reshape(-1, requests.inner, *rows.shape[1:]))
         return self._spec.arranged(joined)
 
     def predict_nothing(self, features: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orca.errors import ArgumentError, suggest
+from orca.machine import usable_cpus
 
 HINTS = ("throughput", "latency", "cumulative_throughput")
 PRECISIONS = ("f32", "f16", "bf16")
@@ -76,4 +77,7 @@ def properties(config: Mapping[str, Any], threads: int) -> dict[str, Any]:
     wanted = int(config.get("num_threads") or threads)
     if wanted and device(config) == "CPU":
         told["INFERENCE_NUM_THREADS"] = wanted
+        if wanted < usable_cpus():
+            # OpenVINO would bind its threads to the first cores, and so would every other process of this host.
+            told["ENABLE_CPU_PINNING"] = False
     return {**told, **{name: value for name, value in config.items() if name.isupper()}}

@@ -102,7 +102,7 @@ class OpenvinoSpec:
         """The arrays for the inputs and how each fits, or an error that names the input."""
         arrays = [np.asarray(array) for array in take_inputs(features, self.inputs)]
         found = [fit_to(port, array.shape, array.dtype) for port, array in zip(self.inputs, arrays, strict=True)]
-        if len({fit.nested for fit in found}) > 1:
+        if len({(fit.nested, fit.stacked) for fit in found}) > 1:
             raise DataError(
                 "Some inputs come as rows and some as whole batches: "
                 + ", ".join(f"{port} from {array.shape}" for port, array in zip(self.inputs, arrays, strict=True))
@@ -112,9 +112,12 @@ class OpenvinoSpec:
     def requests(self, features: Any, size: int | None = None) -> Requests:
         """The rows as requests of `size` rows, or of as many as there are; a fixed batch of the model goes first."""
         arrays, fits = self.fits(features)
+        inner = arrays[0].shape[1] if fits[0].stacked else None
+        if inner is not None:
+            arrays = [array.reshape(-1, *array.shape[2:]) for array in arrays]
         rows = row_count(arrays)
         # An entry of its own for each request, or as many rows as the model wants at once.
-        return Requests(self, arrays, fits, rows, 1 if fits[0].nested else self.fixed_batch or size or rows)
+        return Requests(self, arrays, fits, rows, 1 if fits[0].nested else self.fixed_batch or size or rows, inner)
 
     def arranged(self, outputs: list[Any]) -> Any:
         """Outputs in the structure that the user gets: one array, or a dict by name, or the given structure."""
@@ -130,7 +133,7 @@ class OpenvinoSpec:
         """No rows of output, for no rows of input; axes of open length count as one."""
         nested = False
         if features is not None and any(leaf.ndim > 1 for _, leaf in leaves(features)):
-            nested = any(fit.nested for fit in self.fits(features)[1])
+            nested = any(fit.nested or fit.stacked for fit in self.fits(features)[1])
         start = 0 if nested else 1
         return self.arranged(
             [np.empty((0, *(1 if s is None else s for s in port.shape[start:])), port.dtype) for port in self.outputs]
@@ -149,6 +152,8 @@ class Requests:
     fits: list[Fit]
     rows: int
     size: int
+    inner: int | None = None
+    """How many rows each entry of the data has, if it has several."""
 
     @property
     def nested(self) -> bool:

@@ -21,6 +21,7 @@ from orca.backends.openvino.replica import OpenvinoReplica
 from orca.context import Context
 from orca.data import read_images
 from orca.errors import ArgumentError, ColumnError, DataError, NotFittedError
+from orca.machine import usable_cpus
 from orca.shards.forms import arrow_column
 from tests.backends.openvino_models import dense, dense_result, image, image_result, two, two_result
 
@@ -298,6 +299,8 @@ def test_the_config_reaches_openvino(local: Context, path):
     assert told("NUM_STREAMS") == 1
     assert told("INFERENCE_PRECISION_HINT") == openvino.Type.f32
     assert len(replica._queue) == 3
+    # A process with less than all cores leaves it to the system where its threads run.
+    assert told("ENABLE_CPU_PINNING") == (usable_cpus() == 1)
     optimal = OpenvinoReplica(Estimator.from_openvino(model_path=path).spec, 2)
     assert len(optimal._queue) == optimal.compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
 

@@ -9,7 +9,7 @@ from orca.context import Context
 from tests.backends.openvino_models import image, image_result
 
 
-@pytest.mark.parametrize("batch", [4, -1])
+@pytest.mark.parametrize("batch", [4, -1, 1])
 def test_the_document(context: Context, tmp_path, batch):
     from orca import Estimator, XShards
 
