@@ -57,7 +57,6 @@ class OpenvinoBackend(Backend):
         return spec.batch_size(asked)
 
     def outputs_like(self, spec: OpenvinoSpec, features: Any) -> Any:
-        spec.fits(features)
         return spec.blank(features)
 
     def model(self, spec: OpenvinoSpec, state: State | None, seed: int) -> Any:

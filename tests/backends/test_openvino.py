@@ -47,12 +47,20 @@ def columns(frame):
 # The same numbers from everything ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_all_kinds_of_data_give_the_same_numbers_on_every_runtime(context: Context, path, workers):
+@pytest.mark.parametrize("workers", [1, 3])
+def test_arrays_and_frames_in_one_process_and_in_several(local: Context, path, workers):
     est = Estimator.from_openvino(model_path=path, workers=workers)
     close(est.predict(x, batch_size=4))
     close(est.predict({"features": x}))
     close(est.predict([x]))
+    close(est.predict(columns(x), output_cols="score").column("score").to_pylist())
+    numbers = pd.DataFrame(x, columns=list("abcdef"))
+    close(est.predict(numbers, feature_cols=list("abcdef"))["prediction"])
+
+
+def test_all_kinds_of_data_give_the_same_numbers_on_every_runtime(context: Context, path):
+    est = Estimator.from_openvino(model_path=path, workers=2)
+    close(est.predict(x, batch_size=4))
     shards = est.predict(XShards.from_shards([{"x": part, "id": part[:, 0]} for part in uneven]), batch_size=3)
     assert shards.shard_rows() == [7, 1, 0, 5, 5]
     found = shards.to_numpy()
@@ -63,9 +71,6 @@ def test_all_kinds_of_data_give_the_same_numbers_on_every_runtime(context: Conte
     assert list(predicted.columns) == ["features", "id", "prediction"]
     close(predicted["prediction"])
     assert predicted["id"].tolist() == list(range(18))
-    close(est.predict(columns(x), output_cols="score").column("score").to_pylist())
-    numbers = pd.DataFrame(x, columns=list("abcdef"))
-    close(est.predict(numbers, feature_cols=list("abcdef"))["prediction"])
 
 
 @pytest.mark.ray
@@ -104,7 +109,7 @@ def test_a_spark_frame_of_uneven_partitions_comes_back_in_order(spark_session, p
         Estimator.from_openvino(model_path=path).predict(short)
 
 
-def test_inputs_go_by_name_or_by_order_and_outputs_keep_theirs(context: Context, tmp_path):
+def test_inputs_go_by_name_or_by_order_and_outputs_keep_theirs(local: Context, tmp_path):
     zeta, alpha = np.random.default_rng(1).normal(size=(9, 2)), np.random.default_rng(2).normal(size=(9, 3))
     right = two_result(zeta, alpha)
     est = Estimator.from_openvino(model_path=two(tmp_path / "two.xml"))
@@ -483,7 +488,7 @@ def killer(batches):
                 pass
             else:
                 [p for p in psutil.Process().parents() if p.name() == "java"][0].kill()
-                time.sleep(60)
+                time.sleep(5)
         yield batch
 
 found = predicted.mapInArrow(killer, predicted.schema).toPandas().sort_values("id")
