@@ -93,5 +93,7 @@ def stop_everything() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Once TensorFlow has computed something here it has threads, which do not survive a fork: what forks comes first.
-    items.sort(key=lambda item: "keras" in item.path.name)
+    # Once OpenVINO or TensorFlow has computed something here it has threads, which do not survive a fork: what forks
+    # comes first.
+    last = ("openvino", "accelerator", "keras")
+    items.sort(key=lambda item: max((last.index(word) + 1 for word in last if word in item.path.name), default=0))
