@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from orca.errors import ArgumentError
 from orca.shards.feed import Batch
+from orca.shards.tree import take_rows, tree_map
 
 if TYPE_CHECKING:
     from orca.callbacks import Callback
@@ -88,6 +91,15 @@ class Replica(ABC):
     def predict_step(self, features: Any) -> Any:
         """Return the model's outputs for rows, as arrays in the model's own structure."""
 
+    def predict_stream(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The outputs of batch after batch, in order; a replica that can computes several at once."""
+        return map(self.predict_step, batches)
+
+    def predict_nothing(self, features: Any) -> Any:
+        """Outputs without rows for features without rows: from one row of zeros, cut off again."""
+        row = tree_map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), features)
+        return take_rows(self.predict_step(row), 0, 0)
+
     @abstractmethod
     def state(self) -> State:
         """Everything needed to go on: weights, optimizer."""
@@ -154,6 +166,8 @@ class Backend(ABC):
     """How the names of files in the framework's own formats end."""
     exclusive: bool = False
     """Whether a process can serve one estimator only, so that another one needs new processes."""
+    pretrained: bool = False
+    """Whether models come with all they will ever know; they only predict, and tell the form of their inputs."""
     class_axis: int = -1
     """Which axis of an output counts the classes, where its shape leaves that open."""
 
@@ -172,6 +186,20 @@ class Backend(ABC):
 
     def check_fit(self, spec: Any) -> None:
         """Raise on the driver if this model cannot be trained."""
+
+    def check_evaluate(self, spec: Any) -> None:
+        """Raise on the driver if rows cannot be scored with this model."""
+
+    def check_features(self, spec: Any, features: Any) -> None:
+        """Raise on the driver if this model does not take such rows; only asked of pretrained models."""
+
+    def batch_size(self, spec: Any, asked: int | None) -> int:
+        """How many rows `predict` gives to the model at once, where the user may have asked for a number."""
+        return 256 if asked is None else asked
+
+    def outputs_like(self, spec: Any, features: Any) -> Any:
+        """Outputs without rows, of the right types, for such features, if they are known without computing any."""
+        return None
 
     def travels(self, spec: Any) -> dict[str, Any]:
         """What of the user's has to be pickled on its way to the ranks, by the names of the arguments."""
@@ -225,6 +253,10 @@ class Backend(ABC):
     def input_count(self, spec: Any) -> int | None:
         """How many inputs the model takes, if that can be told without making it."""
         return None
+
+    def input_names(self, spec: Any) -> list[str]:
+        """The names of the inputs in their order, if the model tells them."""
+        return []
 
     def adapt_callback(self, callback: object) -> Callback | None:
         """Translate a callback object of the framework, or return None if it is not one."""

@@ -14,6 +14,7 @@ from orca.errors import ArgumentError, DataError
 from orca.shards.columns import Columns, assemble
 from orca.shards.feed import Rows, share
 from orca.shards.forms import arrow_column
+from orca.shards.prefetch import ahead
 from orca.shards.tree import join_rows, kind_of, row_count, take_rows, tree_map
 
 if TYPE_CHECKING:
@@ -158,6 +159,9 @@ def evaluate_on_rank(context: RankContext, job: Job, batch_size: int, steps: int
     return score(context, replica, rows, batch_size, job.metrics, "", steps)
 
 
+_PIECE = 8
+"""How many batches of columns become arrays at once."""
+
 _predictor: tuple[str, int, Replica] | None = None
 
 
@@ -180,26 +184,50 @@ class Predict:
     output_cols: tuple[str, ...] | None = None
 
     def __call__(self, shard: Any) -> Any:
-        if self.feature_cols is not None:
-            features = assemble(shard, self.feature_cols, "feature_cols", self.together)
-        else:
-            features = features_of(shard)
-        output = self._run(features)
+        output = self.run(features_of(shard)) if self.feature_cols is None else self._run_columns(shard)
         if self.only_prediction:
             return {"output": output}
         return with_outputs(shard, name_outputs(output, self.output_cols))
 
-    def columns(self, table: Any) -> Any:
-        """The outputs for the rows of an Arrow table, as an Arrow table of their own."""
-        return self._named(self._run(assemble(table, self.feature_cols, "feature_cols", self.together)))
+    def tables(self, tables: Iterator[Any]) -> Iterator[Any]:
+        """The outputs for Arrow table after table, as tables; the next ones arrive while this one is computed."""
+        for features in ahead(map(self._assembled, tables), depth=1):
+            yield self._named(self.run(features))
+
+    def run(self, features: Any) -> Any:
+        """The outputs for rows, joined."""
+        if not row_count(features):
+            return self._model().predict_nothing(features)
+        return self._joined(iter([features]))
 
     def like(self, features: Any) -> Any:
-        """What `columns` would return for such features, found in this process, which keeps nothing of it."""
+        """What `tables` would give for such features, found in this process, which keeps nothing of it."""
+        known = self.job.backend.outputs_like(self.job.spec, features)
+        return self._named(self.fresh().predict_step(features) if known is None else known)
+
+    def fresh(self) -> Replica:
+        """A model of this process that nobody else uses and that is not kept."""
         # A copy: the user's own model object is in this process.
         replica = self.job.backend.build_alone(copy.deepcopy(self.job.spec), self.job.seed, 0)
         if self.job.state is not None:
             replica.load_state(self.job.state)
-        return self._named(replica.predict_step(features))
+        return replica
+
+    def _assembled(self, table: Any) -> Any:
+        return assemble(table, self.feature_cols, "feature_cols", self.together)
+
+    def _run_columns(self, shard: Any) -> Any:
+        """Columns become arrays piece by piece, while the pieces before are computed."""
+        if kind_of(shard) not in ("frame", "table") or not row_count(shard):
+            return self.run(self._assembled(shard))
+        size = _PIECE * self.batch_size
+        pieces = (take_rows(shard, low, low + size) for low in range(0, row_count(shard), size))
+        return self._joined(ahead(map(self._assembled, pieces), depth=1))
+
+    def _joined(self, pieces: Iterator[Any]) -> Any:
+        size = self.batch_size
+        batches = (take_rows(piece, low, low + size) for piece in pieces for low in range(0, row_count(piece), size))
+        return join_rows(list(self._model().predict_stream(batches)))
 
     def _named(self, output: Any) -> Any:
         import pyarrow as pa
@@ -208,16 +236,6 @@ class Predict:
         # Neither Spark nor most readers of Arrow know halves.
         wide = {key: value.astype("f4") if value.dtype == np.float16 else value for key, value in named.items()}
         return pa.table({key: arrow_column(value) for key, value in wide.items()})
-
-    def _run(self, features: Any) -> Any:
-        rows = row_count(features)
-        replica = self._model()
-        # A shard without rows still gets a prediction of the right shape, from one row of zeros cut off again.
-        if rows == 0:
-            features = tree_map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), features)
-        cuts = range(0, max(rows, 1), self.batch_size)
-        parts = [replica.predict_step(take_rows(features, low, low + self.batch_size)) for low in cuts]
-        return take_rows(join_rows(parts), 0, rows)
 
     def _model(self) -> Replica:
         """One model per process, kept for the next shard."""
@@ -229,6 +247,27 @@ class Predict:
                 replica.load_state(job.state)
             _predictor = job.owner, job.version, replica
         return _predictor[2]
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """Takes the features of the first rows of a shard."""
+
+    count: int
+    feature_cols: Columns = None
+    together: bool = True
+
+    def __call__(self, shard: Any) -> Any:
+        if self.feature_cols is None:
+            return copied(take_rows(features_of(shard), 0, self.count))
+        if kind_of(shard) not in ("frame", "table"):
+            return copied(take_rows(assemble(shard, self.feature_cols, "feature_cols", self.together), 0, self.count))
+        return copied(assemble(take_rows(shard, 0, self.count), self.feature_cols, "feature_cols", self.together))
+
+
+def copied(features: Any) -> Any:
+    """The same rows in memory of their own."""
+    return tree_map(np.array, features)
 
 
 def features_of(shard: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from orca import doctor
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, OrcaError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -61,6 +61,66 @@ def _doctor(
         typer.echo(f"required but not usable: {check.name}: {check.why}. Fix: {check.fix}", err=True)
     if lacking:
         raise typer.Exit(1)
+
+
+@app.command("predict")
+def _predict(
+    model: Annotated[str, typer.Argument(help="IR (.xml), ONNX, .keras, TorchScript, .pt2 or SavedModel.")],
+    inputs: Annotated[str, typer.Argument(help="csv, parquet, npy or images: a file, folder, glob or fsspec URL.")],
+    output: Annotated[str, typer.Argument(help="The file to write: .csv, .parquet or .npy; also an fsspec URL.")],
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows that the model gets at once.")] = None,
+    device: Annotated[str, typer.Option(help="OpenVINO's name of the device, such as CPU, GPU or AUTO.")] = "CPU",
+    hint: Annotated[str | None, typer.Option(help="throughput or latency.")] = None,
+    columns: Annotated[str, typer.Option(help="Feature columns of a table, with commas.")] = "",
+    output_cols: Annotated[str, typer.Option(help="Names for the outputs, with commas.")] = "",
+    layout: Annotated[str | None, typer.Option(help="Layout of the data if not the model's, such as NHWC.")] = None,
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of images; without it, the model's.")] = "",
+    mean: Annotated[str, typer.Option(help="Subtracted from the input: a number, or one per channel.")] = "",
+    scale: Annotated[str, typer.Option(help="The input is divided by it: a number, or one per channel.")] = "",
+    progress: Annotated[bool | None, typer.Option(help="Show a bar with rows/s; by itself on a terminal.")] = None,
+) -> None:
+    """Run a model over files and write its predictions."""
+    from orca.predict_files import Options, predict_files
+
+    try:
+        options = Options(
+            batch_size,
+            device,
+            layout,
+            _words(columns),
+            _words(output_cols),
+            _pixels(size),
+            _numbers("--mean", mean),
+            _numbers("--scale", scale),
+            hint,
+            progress,
+        )
+        told = predict_files(model, inputs, output, options)
+    except OrcaError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, ArgumentError) else 1) from None
+    rate = told.rows / max(told.seconds, 1e-9)
+    typer.echo(f"{told.rows:,} rows in {told.seconds:.1f} s, {rate:,.0f} rows/s: {output}")
+
+
+def _words(text: str) -> tuple[str, ...] | None:
+    return tuple(word.strip() for word in text.split(",") if word.strip()) or None
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...] | None:
+    try:
+        return tuple(float(word) for word in _words(text) or ()) or None
+    except ValueError:
+        raise ArgumentError(f"{option} {text}: expected numbers with commas.") from None
+
+
+def _pixels(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    high, _, wide = text.lower().partition("x")
+    if not high.isdigit() or not (wide or high).isdigit():
+        raise ArgumentError(f"--size {text}: expected HEIGHTxWIDTH, such as 224x224.")
+    return int(high), int(wide or high)
 
 
 def main() -> None:

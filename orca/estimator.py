@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from orca import checkpoint
+from orca import checkpoint, predicting
 from orca.arguments import check_classes, check_count, check_limit, value_range
 from orca.backends.base import Backend, State, StepOptions
 from orca.backends.loop import Job, Predict, evaluate_on_rank
@@ -31,8 +31,8 @@ from orca.metrics import Metric, resolve
 from orca.pickling import check_picklable
 from orca.progress import Progress
 from orca.shards.columns import Columns, flat
-from orca.shards.convert import Form, add_columns, check_features, created, from_frames, recognise, to_frames, to_shards
-from orca.shards.tree import join_rows, tree_map
+from orca.shards.convert import Form, created, recognise, to_shards
+from orca.shards.tree import describe, take_rows, tree_map
 from orca.shards.xshards import XShards
 from orca.sklearn_api import SklearnApi
 from orca.triggers import EveryEpoch, as_trigger
@@ -87,6 +87,7 @@ class Estimator(SklearnApi):
         self._position: dict[str, Any] | None = None
         self._example: Any = None
         self._like: tuple[Any, Any] | None = None
+        self._fast: tuple[Any, Estimator] | None = None
         self._version = 0
         self._owner = uuid.uuid4().hex
         self._clip_norm: float | None = None
@@ -268,6 +269,44 @@ class Estimator(SklearnApi):
             batch_size=batch_size,
         )
         made._maker, made._params = cls.from_mxnet, {**given, **backend_options}
+        return made
+
+    @classmethod
+    def from_openvino(
+        cls,
+        *,
+        model_path: Any = None,
+        model: Any = None,
+        config: dict[str, Any] | None = None,
+        layout: Any = None,
+        shape: Any = None,
+        example: Any = None,
+        workers: int | None = None,
+        num_workers: int | None = None,
+        workers_per_node: int | None = None,
+    ) -> Estimator:
+        """Make an estimator that only predicts, from a file of OpenVINO's or one that it can convert.
+
+        ``model_path`` is an IR (.xml with its .bin beside it), an ONNX, .keras, TorchScript (.pt) or ExportedProgram
+        (.pt2) file or a SavedModel folder, also at an fsspec URL; ``model`` a live torch, Keras or OpenVINO model.
+        A torch module has to be told what its inputs look like, by ``shape`` or by ``example``, a few rows.
+
+        ``shape`` sets the shape of the input, with None for any length: a tuple, or a list or dict of them for
+        several inputs. ``layout`` is that of the data if it is not the model's, such as "NHWC". ``config`` has
+        "device" ("CPU"), "performance_hint" ("throughput" or "latency"), "num_streams", "num_requests",
+        "num_threads", "precision" ("f32"; "f16", "bf16", or "auto" for the device's own), "cache_dir" for compiled
+        models, "mean" and "scale" for the input, and OpenVINO's own properties in capitals.
+        """
+        given = {key: value for key, value in locals().items() if key != "cls"}
+        found = find("openvino", "openvino")
+        from orca.backends.openvino.spec import OpenvinoSpec
+
+        made = cls(
+            found,
+            OpenvinoSpec.make(model_path, model, config, layout, shape, example),
+            workers=_worker_count(workers, num_workers, workers_per_node),
+        )
+        made._maker, made._params = cls.from_openvino, given
         return made
 
     def fit(
@@ -453,6 +492,7 @@ class Estimator(SklearnApi):
         label_cols: Columns = None,
         sample_weight: Any = None,
     ) -> dict[str, float]:
+        self.backend.check_evaluate(self.spec)
         batch_size = check_count("batch_size", batch_size)
         context = current()
         gang = self._gang(context)
@@ -478,42 +518,63 @@ class Estimator(SklearnApi):
         self,
         data: Any,
         *,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         feature_cols: Columns = None,
         output_cols: str | Sequence[str] | None = None,
+        accelerator: str | None = None,
     ) -> Any:
         """Return the model's outputs, row by row as given: arrays for arrays, a frame for a frame.
 
         An XShards, DataFrame (pandas, Spark) or Ray Dataset comes back with ``prediction`` added to each row,
-        or with the names of ``output_cols``; XShards and Spark DataFrames are computed when needed.
-        """
-        batch_size = check_count("batch_size", batch_size)
-        context = current()
-        context.preload = self.backend.preload
-        # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
-        threads = None if context.runtime == "local" else 1
-        check_picklable(**self.backend.travels(self.spec))
-        job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
-        names = [output_cols] if isinstance(output_cols, str) else output_cols
-        step = Predict(job, batch_size, threads, output_cols=None if names is None else tuple(names))
-        kind = recognise(data)
-        if kind in ("spark", "ray", "frame", "table") or (kind == "shards" and feature_cols is not None):
-            form = self._form(feature_cols if feature_cols is not None else ["features"], None)
-            step = replace(step, feature_cols=form.feature_cols, together=form.together)
-            if kind == "spark":
-                return add_columns(data, form, step.columns, self._outputs_like(step))
-            frames = to_frames(data, kind, self.workers)
-            check_features(frames, form)
-            return from_frames(frames.transform_shard(step), kind)
-        # Fewer, larger tasks: one per worker, as each loads the model once.
-        shards = to_shards(data, None, context.engine, Form(need_labels=False, pairs=False), parts=self.workers)
-        if kind == "shards":
-            return shards.transform_shard(step)
-        predicted = shards.transform_shard(replace(step, only_prediction=True))
-        return join_rows([part["output"] for part in predicted.collect()])
+        or with the names of ``output_cols``; XShards and Spark DataFrames are computed when needed. ``batch_size``
+        is how many rows the model gets at once: 256, or for OpenVINO what suits its inputs.
 
-    def _outputs_like(self, step: Predict) -> Any:
+        ``accelerator="openvino"`` converts a torch or Keras model to OpenVINO first, once for each state of it, and
+        compares both on the first rows (up to 32): they may differ by 1e-3 of a value plus 1e-4.
+        """
+        return predicting.predict(self, data, batch_size, feature_cols, output_cols, accelerator)
+
+    def quantize(
+        self,
+        calibration_data: Any,
+        *,
+        feature_cols: Columns = None,
+        rows: int = 300,
+        preset: str = "mixed",
+        config: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Estimator:
+        """Return an OpenVINO estimator of this model in int8, made by NNCF's post-training quantisation.
+
+        ``calibration_data`` is anything that `predict` takes, with rows like those to come; its first ``rows`` serve.
+        ``preset`` is "mixed" or "performance" (coarser, faster); ``config`` is that of `from_openvino`, and
+        ``options`` go to ``nncf.quantize``. Save the result as ``.xml`` with `save`.
+        """
+        from orca.backends.openvino.quantizing import quantize
+
+        count = check_count("rows", rows)
+        sample = predicting.sample(self, calibration_data, feature_cols, count)
+        whole = self if self.backend.pretrained else self._converted(take_rows(sample, 0, predicting.SAMPLE), config)
+        spec = whole.spec if config is None else replace(whole.spec, config={**whole.spec.config, **config})
+        return Estimator(whole.backend, quantize(spec, sample, preset, options), workers=self.workers)
+
+    def _converted(self, sample: Any, config: dict[str, Any] | None = None) -> Estimator:
+        """This model as an OpenVINO estimator, compared on these rows; made once for every state of it."""
+        key = self._owner, self._version, describe(sample), config
+        if self._fast is None or self._fast[0] != key:
+            found = find("openvino", "openvino")
+            from orca.backends.openvino.accelerating import accelerate
+
+            job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
+            output = Predict(job, 1, 0).fresh().predict_step(sample)
+            spec = accelerate(self.backend, self.get_model(), sample, output, config)
+            self._fast = key, Estimator(found, spec, workers=self.workers, seed=self.seed)
+        return self._fast[1]
+
+    def _outputs_like(self, step: Predict, sample: Any = None) -> Any:
         """An example of the outputs, from rows of the last fit; made once for every state of the model."""
+        if self.backend.pretrained:
+            return step.like(sample)
         if self._example is None:
             return None
         key = self._owner, self._version, step.output_cols
@@ -538,19 +599,22 @@ class Estimator(SklearnApi):
         """
         if example is None and self._example is not None:
             example = _blank(self._example)
-        if example is None:
+        if example is None and not self.backend.pretrained:
             raise NotFittedError("export has to know the form of the inputs: give example= (a few rows), or fit first.")
         return self.backend.export(self.get_model(), kind, str(path), example)
 
     def save(self, path: str) -> str:
         """Save what was learned (weights, optimizer, position) to a folder on any fsspec path; return the path.
 
-        A path that ends like a file of the framework's own format (Keras: ``.keras``, ``.h5``) gets such a file.
+        A path that ends like a file of the framework's own format (Keras: ``.keras``, ``.h5``; OpenVINO: ``.xml``)
+        gets such a file.
         """
         path = os.fspath(path)
-        if self._state is None:
+        if self.backend.pretrained and not path.endswith(self.backend.files):
+            raise ArgumentError(f"path={path!r}: a model of this kind is saved as {', '.join(self.backend.files)}.")
+        if self._state is None and not self.backend.pretrained:
             raise NotFittedError("There is nothing to save yet: call fit or load first.")
-        if path.endswith(self.backend.files):
+        if self._state is None or path.endswith(self.backend.files):
             self.backend.write_model(self.get_model(), path)
             return path
         state = {**self._state, "position": self._position, "example": self._example}
@@ -667,9 +731,12 @@ class Estimator(SklearnApi):
             *self.backend.notes(self.spec),
             f"ranks 0 to {ranks - 1}: {threads} thread{'s' if threads > 1 else ''} each"
             + (" if they share one host" if context.runtime != "local" else ""),
-            f"control channel: {launcher.bind}, a port held by the driver; rendezvous: a port held by rank 0",
-            f"data: every step's batch is cut evenly over {self.workers} ranks",
         ]
+        if not self.backend.pretrained:
+            lines += [
+                f"control channel: {launcher.bind}, a port held by the driver; rendezvous: a port held by rank 0",
+                f"data: every step's batch is cut evenly over {self.workers} ranks",
+            ]
         if ranks > slots:
             lines.append(f"will not start: {launcher.advice(ranks)}")
         gang = context.warm(ranks, self.backend.preload)
@@ -757,7 +824,7 @@ class Estimator(SklearnApi):
         return True
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self._state is not None
+        return self._state is not None or self.backend.pretrained
 
     def _form(
         self,

@@ -149,12 +149,23 @@ def to_tree(
     return tree
 
 
-def add_columns(frame: Any, form: Form, compute: Callable[[Any], Any], like: Any = None) -> Any:
+def add_columns(frame: Any, form: Form, compute: Callable[[Iterator[Any]], Iterator[Any]], like: Any = None) -> Any:
     """A Spark DataFrame with the columns that `compute` makes of its feature columns; computed when needed."""
     from orca.shards.engines.spark_frames import add_columns
 
-    _check_known(form, list(frame.columns))
     return add_columns(frame, list(dict.fromkeys(flat(form.feature_cols))), compute, like)
+
+
+def first_rows(frame: Any, form: Form, count: int) -> Any:
+    """The first rows of a Spark DataFrame's feature columns as an Arrow table of this process."""
+    from orca.shards.engines.spark_frames import first_rows
+
+    return first_rows(frame, list(dict.fromkeys(flat(form.feature_cols))), count)
+
+
+def check_frame(frame: Any, form: Form) -> None:
+    """Raise if a feature column is not in a Spark or pandas DataFrame or an Arrow table."""
+    _check_known(form, [str(name) for name in (frame.column_names if kind_of(frame) == "table" else frame.columns)])
 
 
 def to_frames(data: Any, kind: str, parts: int) -> XShards:

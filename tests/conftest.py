@@ -16,6 +16,7 @@ import pytest
 FOLDER = tempfile.mkdtemp(prefix="ot", dir="/tmp")
 os.environ["TMPDIR"] = FOLDER
 tempfile.tempdir = None
+os.environ["ORCA_CACHE_DIR"] = os.path.join(FOLDER, "cache")
 
 from orca.context import Context, init_orca_context, stop_orca_context
 from orca.runtimes import spark_settings
@@ -92,5 +93,7 @@ def stop_everything() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Once TensorFlow has computed something here it has threads, which do not survive a fork: what forks comes first.
-    items.sort(key=lambda item: [word in item.path.name for word in ("keras", "mxnet")])
+    # Once OpenVINO or TensorFlow has computed something here it has threads, which do not survive a fork: what forks
+    # comes first.
+    last = ("openvino", "accelerator", "mxnet", "keras")
+    items.sort(key=lambda item: max((last.index(word) + 1 for word in last if word in item.path.name), default=0))

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from orca.errors import ArgumentError, MissingPackageError, suggest
-from orca.shards.tree import tree_map
+from orca.shards.tree import leaves, tree_map
 
 _NEEDS = {"savedmodel": (), "onnx": ("tf2onnx", "onnx"), "openvino": ("openvino",)}
 _SUFFIXES = {"savedmodel": "", "onnx": ".onnx", "openvino": ".xml"}
@@ -37,7 +37,7 @@ def export(model: Any, kind: str, path: str, example: Any) -> str:
     if suffix and not path.endswith(suffix):
         path += suffix
     # Keras exports only what has been called.
-    model(tree_map(keras.ops.convert_to_tensor, example), training=False)
+    output = model(tree_map(keras.ops.convert_to_tensor, example), training=False)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     # Keras and its converters print their progress.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -47,14 +47,26 @@ def export(model: Any, kind: str, path: str, example: Any) -> str:
         elif kind == "onnx":
             model.export(path, format="onnx", verbose=False)
         else:
-            _openvino(model, path)
+            _openvino(model, path, example, output)
     return path
 
 
-def _openvino(model: Any, path: str) -> None:
+def _openvino(model: Any, path: str, example: Any, output: Any) -> None:
     import openvino
 
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
         model.export(folder, format="tf_saved_model", verbose=False)
         made = openvino.convert_model(folder)
+        # A SavedModel sorts its inputs and outputs by name; the file has them in the model's own order.
+        own = getattr(model, "inputs", None) or ()
+        ins = list(example) if isinstance(example, dict) else [tensor.name for tensor in own]
+        outs = [f"output_{name}" if name.isdigit() else name for name, _ in leaves(output)]
+        parameters = _sorted(made.get_parameters(), made.inputs, ins)
+        made = openvino.Model(_sorted(made.get_results(), made.outputs, outs), parameters, made.get_friendly_name())
         openvino.save_model(made, path, compress_to_fp16=False)
+
+
+def _sorted(nodes: list[Any], ports: list[Any], names: list[str]) -> list[Any]:
+    """The nodes in the order of these names, if they are called so."""
+    found = {name: node for node, port in zip(nodes, ports, strict=True) for name in port.get_names()}
+    return [found[name] for name in names] if len(names) == len(nodes) and set(names) <= set(found) else list(nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,32 +45,53 @@ def plain_columns(frame: Any, columns: Sequence[str] | None = None) -> Any:
     return frame.select([by_name[name] for name in wanted])
 
 
-def add_columns(frame: Any, inputs: Sequence[str], compute: Callable[[Any], Any], like: Any = None) -> Any:
-    """The frame with further columns that `compute` makes of an Arrow table of the input columns.
+def first_rows(frame: Any, columns: Sequence[str], count: int) -> Any:
+    """The first rows as an Arrow table of these columns, here."""
+    return plain_columns(frame, columns).limit(count).toArrow()
+
+
+def add_columns(
+    frame: Any, inputs: Sequence[str], compute: Callable[[Iterator[Any]], Iterator[Any]], like: Any = None
+) -> Any:
+    """The frame with further columns that `compute` makes of Arrow tables of the input columns, one after another.
 
     Spark sends only the inputs to Python, batch by batch, when the result is needed. `like` is a table such as
-    `compute` returns; without it one row is computed here to learn its types.
+    `compute` gives; without it one row is computed here to learn its types.
     """
     from pyspark.sql import functions
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    chosen = plain_columns(frame, inputs)
     if like is None:
-        sample = chosen.limit(1).toArrow()
+        sample = first_rows(frame, inputs, 1)
         if not sample.num_rows:
             raise DataError("The DataFrame has no rows, so that the form of its predictions cannot be known.")
-        like = compute(sample)
+        like = next(compute(iter([sample])))
     made = from_arrow_schema(like.schema)
     schema = to_arrow_schema(made)
     names = list(inputs)
 
-    def run(*arrays: Any) -> Any:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        table = compute(pa.table(list(arrays), names=names)).cast(schema).combine_chunks()
-        if len(schema) == 1:
-            return table.column(0).chunk(0) if table.num_rows else schema.empty_table().column(0).combine_chunks()
-        return pa.StructArray.from_arrays([column.chunk(0) for column in table.columns], fields=list(schema))
+        rows: deque[int] = deque()
+
+        def tables() -> Iterator[Any]:
+            for columns in batches:
+                table = pa.table(list(columns) if len(names) > 1 else [columns], names=names)
+                rows.append(table.num_rows)
+                if table.num_rows:
+                    yield table
+
+        def empty() -> Iterator[Any]:
+            while rows and not rows[0]:
+                rows.popleft()
+                yield _one_column(schema.empty_table(), schema)
+
+        for result in compute(tables()):
+            yield from empty()
+            rows.popleft()
+            yield _one_column(result.cast(schema), schema)
+        yield from empty()
 
     # A new name, so that columns of the frame called like an output can make way for it.
     place = "orca outputs"
@@ -83,7 +105,7 @@ def add_columns(frame: Any, inputs: Sequence[str], compute: Callable[[Any], Any]
     with warnings.catch_warnings():
         # Spark would like type hints, which a function of any number of columns cannot have.
         warnings.simplefilter("ignore", UserWarning)
-        call = functions.arrow_udf(run, kind, functions.ArrowUDFType.SCALAR)(*inputs_now)
+        call = functions.arrow_udf(run, kind, functions.ArrowUDFType.SCALAR_ITER)(*inputs_now)
     found = frame.select("*", call.alias(place))
     outputs = [
         functions.col(f"`{place}`" if len(made.fields) == 1 else f"`{place}`.`{field.name}`").alias(field.name)
@@ -91,6 +113,17 @@ def add_columns(frame: Any, inputs: Sequence[str], compute: Callable[[Any], Any]
     ]
     others = [functions.col(f"`{name}`") for name in frame.columns if name not in set(made.names)]
     return found.select(*others, *outputs)
+
+
+def _one_column(table: Any, schema: Any) -> Any:
+    """A table as one array: its only column, or a struct of them all."""
+    import pyarrow as pa
+
+    columns = [
+        column.combine_chunks() if isinstance(column.combine_chunks(), pa.Array) else pa.concat_arrays(column.chunks)
+        for column in table.columns
+    ]
+    return columns[0] if len(schema) == 1 else pa.StructArray.from_arrays(columns, fields=list(schema))
 
 
 def frame_to_parts(frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], Any]) -> Any:

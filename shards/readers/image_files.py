@@ -109,7 +109,7 @@ def _read(files: list[File], names: list[str], size: Any, mode: str, num_shards:
     width = max(len(file.url) for file in files)
     groups = grouped(pictures, min(count, len(files)))
     with own_errors():
-        shards = read(groups, _read_group, shape, mode, width)
+        shards = read(groups, read_group, shape, mode, width)
         # Asking for the rows waits for Ray's tasks, so that a broken picture is told here and not later.
         rows = shards.shard_rows()
         if shape is None:
@@ -129,9 +129,10 @@ def _shape(size: Any) -> tuple[int, int] | None:
     return pair[0], pair[1]
 
 
-def _read_group(
+def read_group(
     pictures: list[Picture], shape: tuple[int, int] | None, mode: str, width: int
 ) -> dict[str, np.ndarray[Any, Any]]:
+    """The pictures as one shard; `width` is how many letters a path may have."""
     first = _decoded(pictures[0].file, shape, mode)
     images = np.empty((len(pictures), *first.shape), np.uint8)
     for index, picture in enumerate(pictures):

@@ -1,0 +1,9 @@
+"""OpenVINO: models that only predict, several requests at once."""
+
+from __future__ import annotations
+
+from orca.backends.openvino.backend import OpenvinoBackend
+
+openvino = OpenvinoBackend()
+
+__all__ = ["OpenvinoBackend", "openvino"]

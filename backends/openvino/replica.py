@@ -1,0 +1,116 @@
+"""One compiled model in one process: rows in, outputs out, several requests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from orca.backends.base import Outcome, Replica, State
+from orca.backends.openvino import settings
+from orca.backends.openvino.files import alone
+from orca.backends.openvino.ports import Array
+from orca.backends.openvino.queue import Queue
+from orca.backends.openvino.reading import core, first_line
+from orca.backends.openvino.spec import OpenvinoSpec, Requests
+from orca.errors import ArgumentError, DataError
+from orca.shards.feed import Batch
+
+ONLY_PREDICTS = "OpenVINO only predicts: {what} is not there. Train with from_torch or from_keras."
+
+
+def refuse(what: str) -> NoReturn:
+    """Say that this backend only predicts."""
+    raise ArgumentError(ONLY_PREDICTS.format(what=what))
+
+
+class OpenvinoReplica(Replica):
+    """Runs the model; never learns."""
+
+    def __init__(self, spec: OpenvinoSpec, threads: int) -> None:
+        self._spec = spec
+        self.compiled = compiled(spec, threads)
+        self._queue = Queue(self.compiled, spec.config.get("num_requests"))
+
+    def predict_step(self, features: Any) -> Any:
+        return next(iter(self.predict_stream([features])))
+
+    def predict_stream(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The outputs of each batch; all requests of all batches share one queue."""
+        spec = self._spec
+        begun: list[Requests] = []
+
+        def every() -> Iterator[list[Array]]:
+            for features in batches:
+                requests = spec.requests(features)
+                begun.append(requests)
+                yield from requests
+
+        done: list[list[Array]] = []
+        for outputs in self._run(every()):
+            done.append(outputs)
+            if len(done) == len(begun[0]):
+                yield self._joined(done, begun.pop(0))
+                done = []
+
+    def _run(self, requests: Iterator[list[Array]]) -> Iterator[list[Array]]:
+        try:
+            yield from self._queue.run(requests)
+        except RuntimeError as error:
+            raise DataError(f"OpenVINO cannot run {self._spec.told!r} on these rows: {first_line(error)}.") from error
+
+    def _joined(self, done: list[list[Array]], requests: Requests) -> Any:
+        """The outputs of a batch's requests as one, with the rows that only filled up a request cut off."""
+        joined = []
+        for port, parts in zip(self._spec.outputs, zip(*done, strict=True), strict=True):
+            if requests.nested:
+                joined.append(np.stack(parts))
+                continue
+            cut = []
+            for part, length in zip(parts, requests.lengths, strict=True):
+                if part.ndim == 0 or part.shape[0] < length:
+                    raise DataError(
+                        f"The output {port} gave shape {list(part.shape)} for {length} rows of input: predictions need "
+                        "one row for each."
+                    )
+                cut.append(part[:length])
+            rows = cut[0] if len(cut) == 1 else np.concatenate(cut)
+            joined.append(rows if requests.inner is None else rows.reshape(-1, requests.inner, *rows.shape[1:]))
+        return self._spec.arranged(joined)
+
+    def predict_nothing(self, features: Any) -> Any:
+        return self._spec.blank(features)
+
+    def train_step(self, batch: Batch, want_output: bool) -> Outcome:
+        refuse("fit")
+
+    def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
+        refuse("evaluate")
+
+    def state(self) -> State:
+        return {}
+
+    def load_state(self, state: State) -> None:
+        pass
+
+    def learning_rate(self) -> float | None:
+        return None
+
+
+def compiled(spec: OpenvinoSpec, threads: int) -> Any:
+    """The model compiled for this process; the first process of a host compiles, later ones load what it made."""
+    device = settings.device(spec.config)
+    path = spec.files.path(spec.cache)
+    folder = spec.files.folder(spec.cache)
+    told = {"CACHE_DIR": str(folder), **settings.properties(spec.config, threads)}
+    try:
+        with alone(folder):
+            return core().compile_model(str(path), device, told)
+    except RuntimeError as error:
+        known = ", ".join(core().available_devices)
+        if device.partition(":")[0].partition(".")[0] not in {*core().available_devices, "AUTO", "HETERO", "BATCH"}:
+            raise ArgumentError(
+                f"config has device={device!r}, which is not on this machine. It has: {known}."
+            ) from error
+        raise ArgumentError(f"OpenVINO cannot compile {spec.told!r} for {device}: {first_line(error)}.") from error

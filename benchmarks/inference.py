@@ -1,0 +1,336 @@
+"""Predictions of OpenVINO estimators beside what people use without Orca, in one run, on a small and a larger net.
+
+s, l   the small convolutional net, EfficientNet-Lite0 with its ImageNet weights
+1s 1l  est.predict on an array, beside a hand-written AsyncInferQueue         at least 0.98
+2s 2l  est.predict on an array, beside OpenVINO's benchmark_app               at least 0.95
+3s 3l  est.predict on a Spark DataFrame, beside predict_batch_udf             at least 1.5
+4s 4l  est.predict on a Ray Dataset, beside map_batches                       at least 1.0
+5s 5l  a torch estimator with accelerator="openvino", beside without          no bar
+
+All sides have the same model, batch, precision (f32) and threads. The sides of a section take turns, every other turn
+in reverse order; shown are medians over the turns, and the median of the ratios within a turn. Each side is called
+once before it is measured. After the turns each side runs once more for its peak memory (what all processes of it hold
+beyond what they held before, shared pages counted once), and tells the seconds to its first row: in a new process for
+arrays, in a running Spark or Ray for frames. inference_peers.py holds the other sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+# Processes of Ray and Spark import the peers by name.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
+
+import inference_peers as peers  # noqa: E402
+from comparing import Comparison, Part, Side, chosen, facts, measure, seconds_of, take_turns  # noqa: E402
+from torch_backends import start_ray, start_spark  # noqa: E402
+
+from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
+from orca.machine import usable_cpus  # noqa: E402
+
+CORES = usable_cpus()
+SECTIONS = tuple(f"{number}{size}" for number in range(1, 6) for size in "sl")
+BLOCKS = 4
+"""Blocks of the Ray Dataset and partitions of the Spark DataFrame."""
+APP_SECONDS = 5
+
+FIRST_ROW = """
+import sys, time
+import numpy as np
+row = np.zeros((1, {row}), "f4")
+began = time.perf_counter()
+{work}
+print(time.perf_counter() - began)
+"""
+FIRST_ROWS = {
+    "Orca": "from orca import Estimator\nEstimator.from_openvino(model_path={path!r}).predict(row)",
+    "AsyncInferQueue": "import inference_peers\ninference_peers.first_row_by_hand({path!r}, {threads}, row)",
+}
+
+
+class Peak:
+    """The most that this process and its descendants hold while something runs."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.most = 0
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.05):
+            self.most = max(self.most, held())
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def held() -> int:
+    me = psutil.Process()
+    total = 0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:
+            continue
+    return total
+
+
+def peak_of(work: Callable[[], Any]) -> float:
+    """MB beyond what was held before."""
+    before = held()
+    with Peak() as watch:
+        work()
+    return max(0, watch.most - before) / 2**20
+
+
+def beside(works: dict[str, Callable[[], Any]], first: dict[str, Callable[[], float]]) -> list[str]:
+    """A line for each side: its peak memory and its seconds to the first row."""
+    lines = []
+    for name, work in works.items():
+        told = [f"peak memory {peak_of(work):,.0f} MB"]
+        if name in first:
+            told.append(f"first row after {first[name]():.2f} s")
+        lines.append(f"            {name:<38} {', '.join(told)}")
+    return lines
+
+
+def rate(work: Callable[[], Any], rows: int) -> Side:
+    return lambda: rows / seconds_of(work)
+
+
+def exported(net: peers.Net, folder: str) -> str:
+    """The net as OpenVINO's files."""
+    return Estimator.from_torch(model=net.make()).export(
+        "openvino", f"{folder}/{net.name}", np.zeros((2, *net.row), "f4")
+    )
+
+
+def first_row(kind: str, path: str, net: peers.Net) -> float:
+    """Seconds to one row in a new process that has imported numpy only."""
+    work = FIRST_ROWS[kind].format(path=path, threads=CORES)
+    code = FIRST_ROW.format(row=", ".join(map(str, net.row)), work=work)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    return float(done.stdout.split()[-1])
+
+
+# 1, 2: arrays --------------------------------------------------------------------------------------------------------
+
+
+def arrays(net: peers.Net, size: str, wanted: set[str], options: argparse.Namespace) -> list[str]:
+    x = net.data()
+    with tempfile.TemporaryDirectory() as folder:
+        path = exported(net, folder)
+        init_orca_context(cores=CORES)
+        try:
+            est = Estimator.from_openvino(model_path=path)
+            by_hand = peers.async_queue(path, net.batch, CORES)
+            works = {
+                "AsyncInferQueue by hand": lambda: by_hand(x),
+                "Orca, array": lambda: est.predict(x, batch_size=net.batch),
+            }
+            ours, theirs = works["Orca, array"](), works["AsyncInferQueue by hand"]()
+            assert np.abs(ours - theirs).max() < 1e-4, "the two sides predict different numbers"
+            sides = {name: rate(work, net.rows) for name, work in works.items()}
+            if f"2{size}" in wanted:
+                sides["benchmark_app"] = lambda: peers.benchmark_app(path, net, CORES, APP_SECONDS)
+            found = take_turns(sides, options.turns, "rows/s")
+            told = beside(
+                works,
+                {
+                    "Orca, array": lambda: first_row("Orca", path, net),
+                    "AsyncInferQueue by hand": lambda: first_row("AsyncInferQueue", path, net),
+                },
+            )
+        finally:
+            stop_orca_context()
+    compared = [
+        Comparison(f"1{size}", f"array, {net.name}", "Orca, array", "AsyncInferQueue by hand", 0.98),
+        Comparison(f"2{size}", f"array, {net.name}", "Orca, array", "benchmark_app", 0.95),
+    ]
+    return [line for one in compared if one.section in wanted for line in one.lines(found)] + told
+
+
+# 3, 4: frames --------------------------------------------------------------------------------------------------------
+
+
+def flat_table(x: Any) -> Any:
+    import pyarrow as pa
+
+    width = int(np.prod(x.shape[1:]))
+    offsets = pa.array(np.arange(0, x.size + 1, width, dtype="i4"))
+    return pa.table({"features": pa.ListArray.from_arrays(offsets, pa.array(x.reshape(-1)))})
+
+
+def on_spark(net: peers.Net, size: str, options: argparse.Namespace) -> list[str]:
+    x = net.data()
+    session = start_spark()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = exported(net, folder)
+            flat_parquet(x, f"{folder}/rows")
+            frame = session.read.parquet(f"{folder}/rows").cache()
+            assert frame.count() == net.rows
+            init_orca_context(runtime="spark")
+            est = Estimator.from_openvino(model_path=path)
+
+            def ours() -> Any:
+                return est.predict(frame, batch_size=net.batch)
+
+            # Made once: a new one would have to load its model again.
+            theirs = peers.spark_predict(frame, path, net)
+            check_same(ours().limit(8).toPandas(), theirs.limit(8).toPandas())
+            works = {"Orca on Spark": lambda: compute(ours()), "predict_batch_udf": lambda: compute(theirs)}
+            first = {
+                "Orca on Spark": lambda: seconds_of(lambda: ours().first()),
+                "predict_batch_udf": lambda: seconds_of(lambda: peers.spark_predict(frame, path, net).first()),
+            }
+            return compare(f"3{size}", f"Spark DataFrame, {net.name}", works, first, 1.5, net, options)
+    finally:
+        stop_orca_context()
+        session.stop()
+
+
+def compute(predicted: Any) -> None:
+    predicted.write.format("noop").mode("overwrite").save()
+
+
+def flat_parquet(x: Any, folder: str) -> None:
+    """Flat rows in a file for each partition, small enough for Java's heap."""
+    import pyarrow.parquet as pq
+
+    os.makedirs(folder)
+    for number, part in enumerate(np.array_split(x, BLOCKS)):
+        pq.write_table(flat_table(part), f"{folder}/{number}.parquet", compression="none", row_group_size=256)
+
+
+def on_ray(net: peers.Net, size: str, options: argparse.Namespace) -> list[str]:
+    x = net.data()
+    ray = start_ray(CORES)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = exported(net, folder)
+            # Blocks in Ray's own favourite form: Arrow with a tensor column.
+            named = ray.data.from_numpy(np.array_split(x, BLOCKS))
+            dataset = named.rename_columns({"data": "features"}).materialize()
+            init_orca_context(runtime="ray")
+            est = Estimator.from_openvino(model_path=path)
+
+            def ours(rows: Any) -> Any:
+                return est.predict(rows, batch_size=net.batch).materialize()
+
+            def theirs(rows: Any) -> Any:
+                return peers.ray_predict(rows, path, net, CORES).materialize()
+
+            few = dataset.limit(8).materialize()
+            check_same(ours(few).to_pandas(), theirs(few).to_pandas())
+            works = {"Orca on Ray": lambda: ours(dataset), "map_batches": lambda: theirs(dataset)}
+            one = dataset.limit(1).materialize()
+            first = {
+                "Orca on Ray": lambda: seconds_of(lambda: ours(one)),
+                "map_batches": lambda: seconds_of(lambda: theirs(one)),
+            }
+            return compare(f"4{size}", f"Ray Dataset, {net.name}", works, first, 1.0, net, options)
+    finally:
+        stop_orca_context()
+        ray.shutdown()
+
+
+def compare(
+    section: str,
+    title: str,
+    works: dict[str, Callable[[], Any]],
+    first: dict[str, Callable[[], float]],
+    bar: float | None,
+    net: peers.Net,
+    options: argparse.Namespace,
+) -> list[str]:
+    """Our side, which is named first, beside the other."""
+    for work in works.values():
+        work()
+    found = take_turns({name: rate(work, net.rows) for name, work in works.items()}, options.turns, "rows/s")
+    ours, peer = works
+    return [*Comparison(section, title, ours, peer, bar).lines(found), *beside(works, first)]
+
+
+def check_same(ours: Any, theirs: Any) -> None:
+    """Both sides predict the same for the same rows, whatever their order."""
+    known = {np.ravel(row)[0]: value for row, value in zip(ours["features"], ours["prediction"], strict=True)}
+    pairs = [
+        (known[np.ravel(row)[0]], value) for row, value in zip(theirs["features"], theirs["prediction"], strict=True)
+    ]
+    assert len(pairs) == len(known) == 8, "the two sides return different rows"
+    assert all(np.allclose(one, other, atol=1e-4) for one, other in pairs), "the two sides predict different numbers"
+
+
+# 5: torch ------------------------------------------------------------------------------------------------------------
+
+
+def accelerated(net: peers.Net, size: str, options: argparse.Namespace) -> list[str]:
+    x = net.data()
+    init_orca_context(cores=CORES)
+    try:
+        est = Estimator.from_torch(model=net.make(), workers=1)
+        works = {
+            "torch, OpenVINO": lambda: est.predict(x, batch_size=net.batch, accelerator="openvino"),
+            "torch": lambda: est.predict(x, batch_size=net.batch),
+        }
+        began = time.perf_counter()
+        fast = works["torch, OpenVINO"]()
+        print(f"  conversion and first call: {time.perf_counter() - began:.1f} s", flush=True)
+        assert np.allclose(fast, works["torch"](), rtol=1e-3, atol=1e-4), "the two sides predict different numbers"
+        return compare(f"5{size}", f"torch estimator, {net.name}", works, {}, None, net, options)
+    finally:
+        stop_orca_context()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=40_000, help="rows of the small net")
+    parser.add_argument("--large-rows", type=int, default=512, help="rows of the larger net")
+    parser.add_argument("--batch-size", type=int, default=256, help="batch of the small net")
+    parser.add_argument("--large-batch-size", type=int, default=4, help="batch of the larger net")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, such as 1s,3l or 1,4")
+    options = parser.parse_args()
+    wanted = chosen(options.only, SECTIONS)
+    nets = {
+        "s": peers.Net("small", (1, 28, 28), options.batch_size, options.rows),
+        "l": peers.Net("EfficientNet-Lite0", (3, 224, 224), options.large_batch_size, options.large_rows),
+    }
+    head = [
+        *(f"{net.name}: {net.rows:,} rows of {net.row}, batch {net.batch}" for net in nets.values()),
+        f"{options.turns} turns",
+        facts(("openvino", "torch", "ray", "pyspark", "pyarrow", "numpy"), f"{CORES} threads, 1 for each task"),
+    ]
+    parts: list[Part] = []
+    for size, net in nets.items():
+        parts += [
+            ({f"1{size}", f"2{size}"}, lambda net=net, size=size: arrays(net, size, wanted, options)),
+            ({f"3{size}"}, lambda net=net, size=size: on_spark(net, size, options)),
+            ({f"4{size}"}, lambda net=net, size=size: on_ray(net, size, options)),
+            ({f"5{size}"}, lambda net=net, size=size: accelerated(net, size, options)),
+        ]
+    measure(parts, wanted, head)
+
+
+if __name__ == "__main__":
+    main()

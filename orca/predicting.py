@@ -1,0 +1,169 @@
+"""What `Estimator.predict` does: the rows go to the model where they lie, and come back in the form they had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from orca.arguments import check_count
+from orca.backends.loop import FirstRows, Job, Predict
+from orca.context import Context, current
+from orca.errors import ArgumentError, DataError, suggest
+from orca.machine import usable_cpus
+from orca.pickling import check_picklable
+from orca.shards.columns import Columns, flat
+from orca.shards.convert import (
+    Form,
+    add_columns,
+    check_features,
+    check_frame,
+    first_rows,
+    from_frames,
+    recognise,
+    to_frames,
+    to_shards,
+    to_tree,
+)
+from orca.shards.tree import join_rows, row_count
+
+if TYPE_CHECKING:
+    from orca.estimator import Estimator
+
+SAMPLE = 32
+"""Rows that a converted model is compared on with the model that it was made from."""
+ACCELERATORS = ("openvino",)
+
+
+@dataclass
+class Source:
+    """The data of a call: what kind it is, which columns to read, and where its rows lie."""
+
+    data: Any
+    kind: str
+    form: Form
+    shards: Any = None
+    """The data as XShards, unless it is a Spark DataFrame or stays in this process."""
+
+    @property
+    def framed(self) -> bool:
+        """Whether outputs go beside named columns."""
+        return self.form.feature_cols is not None
+
+    def sample(self, count: int) -> Any:
+        """The features of the first rows, brought into this process."""
+        take = FirstRows(count, self.form.feature_cols, self.form.together)
+        if self.kind == "spark":
+            return take(first_rows(self.data, self.form, count))
+        return take(self.data) if self.shards is None else self.shards.inspect(take)
+
+
+def predict(
+    est: Estimator,
+    data: Any,
+    batch_size: int | None,
+    feature_cols: Columns,
+    output_cols: str | Sequence[str] | None,
+    accelerator: str | None,
+) -> Any:
+    """The model's outputs for the data, in the form of the data."""
+    if batch_size is not None:
+        batch_size = check_count("batch_size", batch_size)
+    if accelerator is not None and accelerator not in ACCELERATORS:
+        raise ArgumentError(
+            f"accelerator={accelerator!r}: expected one of {', '.join(ACCELERATORS)}, or None."
+            + suggest(str(accelerator), ACCELERATORS)
+        )
+    context = current()
+    fast = est.backend.pretrained or accelerator is not None
+    # Nobody else computes meanwhile: a model that brings its own threads has no need of another process.
+    here = fast and est.workers == 1 and context.runtime == "local"
+    source = _source(est, data, feature_cols, context, here)
+    sample = None
+    if fast:
+        sample = source.sample(SAMPLE if accelerator is not None else 1)
+        if not row_count(sample):
+            sample = None
+    if accelerator is not None and not est.backend.pretrained:
+        if sample is None:
+            raise DataError(
+                f"accelerator={accelerator!r} has to see a row of the data, which has none at its beginning."
+            )
+        est = est._converted(sample)
+    context.preload = est.backend.preload
+    if sample is not None:
+        # All rows if they are here, as they cost nothing: a missing axis of rows cannot be seen in one row.
+        whole = source.shards is None and not source.framed
+        est.backend.check_features(est.spec, source.data["x"] if whole else sample)
+    check_picklable(**est.backend.travels(est.spec))
+    step = _step(est, batch_size, output_cols, source, _threads(context, here))
+    if source.kind == "spark":
+        return add_columns(data, source.form, step.tables, est._outputs_like(step, sample))
+    if source.shards is None:
+        return step(data) if source.framed else step.run(source.data["x"])
+    if source.framed:
+        return from_frames(source.shards.transform_shard(step), source.kind)
+    if source.kind == "shards":
+        return source.shards.transform_shard(step)
+    predicted = source.shards.transform_shard(replace(step, only_prediction=True))
+    return join_rows([part["output"] for part in predicted.collect()])
+
+
+def sample(est: Estimator, data: Any, feature_cols: Columns, count: int) -> Any:
+    """The features of the first rows of anything that `predict` takes."""
+    context = current()
+    return _source(est, data, feature_cols, context, context.runtime == "local").sample(count)
+
+
+def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, here: bool) -> Source:
+    kind = recognise(data)
+    if kind in ("spark", "ray", "frame", "table") or (kind == "shards" and feature_cols is not None):
+        form = est._form(_columns(est, data, kind, feature_cols), None)
+        if kind == "spark" or (here and kind in ("frame", "table")):
+            check_frame(data, form)
+            return Source(data, kind, form)
+        frames = to_frames(data, kind, est.workers)
+        check_features(frames, form)
+        return Source(data, kind, form, frames)
+    form = Form(need_labels=False, pairs=False)
+    names = est.backend.input_names(est.spec)
+    if isinstance(data, dict) and len(names) > 1 and set(names) <= set(data):
+        data = {"x": data}  # also if one of the inputs is called "x"
+    if here and kind == "arrays":
+        return Source(to_tree(data, None, need_labels=False, pairs=False), kind, form)
+    # Fewer, larger tasks: one per worker, as each loads the model once.
+    return Source(data, kind, form, to_shards(data, None, context.engine, form, parts=est.workers))
+
+
+def _columns(est: Estimator, data: Any, kind: str, given: Columns) -> Columns:
+    """The columns to read: as given, or those named like the model's inputs, in its order, or "features"."""
+    names = est.backend.input_names(est.spec)
+    if given is not None:
+        by_name = isinstance(given, list | tuple) and len(given) > 1 and set(names) == set(flat(given))
+        return names if by_name else given
+    return names if names and set(names) <= set(map(str, _names(data, kind))) else ["features"]
+
+
+def _names(data: Any, kind: str) -> Any:
+    if kind == "table":
+        return data.column_names
+    return (data.columns() or []) if kind == "ray" else data.columns
+
+
+def _threads(context: Context, here: bool) -> int | None:
+    if here:
+        return min(context.cores, usable_cpus())
+    # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
+    return None if context.runtime == "local" else 1
+
+
+def _step(est: Estimator, batch_size: int | None, output_cols: Any, source: Source, threads: int | None) -> Predict:
+    names = [output_cols] if isinstance(output_cols, str) else output_cols
+    return Predict(
+        Job(est.backend, est.spec, est._owner, est._version, est._state, est.seed),
+        est.backend.batch_size(est.spec, batch_size),
+        threads,
+        feature_cols=source.form.feature_cols,
+        together=source.form.together,
+        output_cols=None if names is None else tuple(names),
+    )

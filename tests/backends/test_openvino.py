@@ -1,0 +1,552 @@
+"""OpenVINO estimators: the same numbers from every kind of data, every file format, clear errors, one compilation."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import openvino
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from orca import Estimator, XShards, init_orca_context
+from orca.backends.openvino.replica import OpenvinoReplica
+from orca.context import Context
+from orca.data import read_images
+from orca.errors import ArgumentError, ColumnError, DataError, NotFittedError
+from orca.machine import usable_cpus
+from orca.shards.forms import arrow_column
+from tests.backends.openvino_models import dense, dense_result, image, image_result, two, two_result
+
+ROOT = Path(__file__).resolve().parents[2]
+x = np.random.default_rng(0).normal(size=(18, 6))
+wanted = dense_result(x)
+uneven = np.split(x, [7, 8, 8, 13])  # 7, 1, 0, 5 and 5 rows
+
+
+@pytest.fixture
+def path(tmp_path):
+    return dense(tmp_path / "dense.xml")
+
+
+def close(found, expected=wanted):
+    np.testing.assert_allclose(np.stack(list(found)), expected, atol=1e-5)
+
+
+def columns(frame):
+    return pa.table({"features": arrow_column(frame), "id": np.arange(len(frame))})
+
+
+# The same numbers from everything ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_arrays_and_frames_in_one_process_and_in_several(local: Context, path, workers):
+    est = Estimator.from_openvino(model_path=path, workers=workers)
+    close(est.predict(x, batch_size=4))
+    close(est.predict({"features": x}))
+    close(est.predict([x]))
+    close(est.predict(columns(x), output_cols="score").column("score").to_pylist())
+    numbers = pd.DataFrame(x, columns=list("abcdef"))
+    close(est.predict(numbers, feature_cols=list("abcdef"))["prediction"])
+
+
+def test_all_kinds_of_data_give_the_same_numbers_on_every_runtime(context: Context, path):
+    est = Estimator.from_openvino(model_path=path, workers=2)
+    close(est.predict(x, batch_size=4))
+    shards = est.predict(XShards.from_shards([{"x": part, "id": part[:, 0]} for part in uneven]), batch_size=3)
+    assert shards.shard_rows() == [7, 1, 0, 5, 5]
+    found = shards.to_numpy()
+    close(found["prediction"])
+    np.testing.assert_array_equal(found["id"], x[:, 0])
+    frame = pd.DataFrame({"features": list(x), "id": np.arange(18)})
+    predicted = est.predict(frame, batch_size=4)
+    assert list(predicted.columns) == ["features", "id", "prediction"]
+    close(predicted["prediction"])
+    assert predicted["id"].tolist() == list(range(18))
+
+
+@pytest.mark.ray
+def test_a_ray_dataset_of_uneven_blocks_comes_back_in_order(ray_cluster, path):
+    import ray
+
+    init_orca_context(runtime="ray", cores=4)
+    dataset = ray.data.from_arrow([columns(part).set_column(1, "id", pa.array(part[:, 0])) for part in uneven])
+    found = Estimator.from_openvino(model_path=path).predict(dataset, batch_size=2).to_pandas()
+    assert found["id"].tolist() == x[:, 0].tolist()
+    close(found["prediction"])
+
+
+def spark_frame(session):
+    """The rows in partitions of 7, 1, 0, 5 and 5."""
+    numbers = iter(range(18))
+    parts = [[(row.tolist(), next(numbers)) for row in part] for part in uneven]
+    rows = session.sparkContext.parallelize(parts, 5).flatMap(lambda part: part)
+    return session.createDataFrame(rows, "features array<double>, id long")
+
+
+@pytest.mark.spark
+def test_a_spark_frame_of_uneven_partitions_comes_back_in_order(spark_session, path):
+    init_orca_context(runtime="spark", cores=4)
+    frame = spark_frame(spark_session)
+    assert frame.rdd.getNumPartitions() == 5
+    predicted = Estimator.from_openvino(model_path=path).predict(frame, batch_size=2)
+    assert predicted.columns == ["features", "id", "prediction"]
+    rows = predicted.collect()
+    assert [row.id for row in rows] == list(range(18))
+    close([row.prediction for row in rows])
+    with pytest.raises(ColumnError, match="imgae"):
+        Estimator.from_openvino(model_path=path).predict(frame, feature_cols=["imgae"])
+    short = spark_session.createDataFrame(columns(x[:, :5]))
+    with pytest.raises(DataError, match=r"'features' \[\?, 6\] does not take rows of shape \[5\]"):
+        Estimator.from_openvino(model_path=path).predict(short)
+
+
+def test_inputs_go_by_name_or_by_order_and_outputs_keep_theirs(local: Context, tmp_path):
+    zeta, alpha = np.random.default_rng(1).normal(size=(9, 2)), np.random.default_rng(2).normal(size=(9, 3))
+    right = two_result(zeta, alpha)
+    est = Estimator.from_openvino(model_path=two(tmp_path / "two.xml"))
+    for data in ([zeta, alpha], (zeta, alpha), {"alpha": alpha, "zeta": zeta, "more": alpha}):
+        found = est.predict(data, batch_size=4)
+        assert list(found) == ["wide", "apex"]
+        for name in right:
+            np.testing.assert_allclose(found[name], right[name], atol=1e-5)
+    frame = pd.DataFrame({"alpha": list(alpha), "zeta": list(zeta)})
+    for cols in (None, ["alpha", "zeta"], ["zeta", "alpha"]):
+        found = est.predict(frame, feature_cols=cols)
+        assert list(found.columns) == ["alpha", "zeta", "wide", "apex"]
+        np.testing.assert_allclose(np.stack(found["wide"]), right["wide"], atol=1e-5)
+    renamed = frame.rename(columns={"alpha": "second", "zeta": "first"})
+    found = est.predict(renamed, feature_cols=["first", "second"], output_cols=["w", "a"])
+    np.testing.assert_allclose(found["a"], right["apex"], atol=1e-5)
+    shards = est.predict(XShards.partition({"x": {"alpha": alpha, "zeta": zeta}}, num_shards=2)).to_numpy()
+    np.testing.assert_allclose(shards["apex"], right["apex"], atol=1e-5)
+
+
+@pytest.mark.spark
+def test_a_spark_frame_gets_one_column_per_output(spark_session, tmp_path):
+    init_orca_context(runtime="spark", cores=4)
+    zeta, alpha = np.random.default_rng(1).normal(size=(9, 2)), np.random.default_rng(2).normal(size=(9, 3))
+    right = two_result(zeta, alpha)
+    est = Estimator.from_openvino(model_path=two(tmp_path / "two.xml"))
+    frame = spark_session.createDataFrame(pa.table({"alpha": arrow_column(alpha), "zeta": arrow_column(zeta)}))
+    found = est.predict(frame).toPandas()
+    assert list(found.columns) == ["alpha", "zeta", "wide", "apex"]
+    order = [int(np.abs(alpha[:, 0] - row[0]).argmin()) for row in found["alpha"]]
+    np.testing.assert_allclose(np.stack(found["wide"]), right["wide"][order], atol=1e-5)
+    named = est.predict(frame, output_cols=["w", "a"]).toPandas()
+    np.testing.assert_allclose(named["a"], right["apex"][order], atol=1e-5)
+    nothing = est.predict(frame.limit(0))
+    assert nothing.columns == ["alpha", "zeta", "wide", "apex"]
+    assert nothing.count() == 0
+
+
+def test_a_fixed_batch_takes_any_number_of_rows_without_compiling_again(local: Context, tmp_path):
+    est = Estimator.from_openvino(
+        model_path=dense(tmp_path / "fixed.xml", rows=4), config={"cache_dir": str(tmp_path / "blobs")}
+    )
+    for rows in (18, 4, 1, 3, 0):
+        found = est.predict(x[:rows], batch_size=5)
+        assert found.shape == (rows, 5)
+        np.testing.assert_allclose(found, wanted[:rows], atol=1e-5)
+    assert len(list((tmp_path / "blobs").rglob("*.blob"))) == 1
+    close(Estimator.from_openvino(model_path=str(tmp_path / "fixed.xml"), shape=(None, 6)).predict(x))
+
+
+def test_a_shard_without_rows_gets_outputs_of_the_right_form(local: Context, path):
+    est = Estimator.from_openvino(model_path=path)
+    assert est.predict(x[:0]).shape == (0, 5)
+    assert len(est.predict(pd.DataFrame({"features": list(x)}).iloc[:0])) == 0
+
+
+# Images and layouts --------------------------------------------------------------------------------------------------
+
+
+def test_images_are_turned_into_the_layout_of_the_model(local: Context, tmp_path):
+    from PIL import Image
+
+    pictures = np.random.default_rng(0).integers(0, 255, (5, 8, 8, 3)).astype("u1")
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    model = image(tmp_path / "image.xml")
+    right = image_result(pictures.transpose(0, 3, 1, 2))
+    est = Estimator.from_openvino(model_path=model, layout="NHWC")
+    found = est.predict(read_images(str(tmp_path / "*.png"))).to_numpy()
+    assert list(found) == ["image", "path", "prediction"]
+    np.testing.assert_allclose(found["prediction"], right, rtol=1e-5)
+    named = est.predict(read_images(str(tmp_path / "*.png")), feature_cols=["image"]).to_numpy()
+    np.testing.assert_allclose(named["prediction"], right, rtol=1e-5)
+    for layout in ({"image": "NHWC"}, "NHWC->NCHW"):
+        found = Estimator.from_openvino(model_path=model, layout=layout).predict(pictures)
+        np.testing.assert_allclose(found, right, rtol=1e-5)
+    with pytest.raises(DataError, match='layout="NHWC"'):
+        Estimator.from_openvino(model_path=model).predict(np.zeros((2, 8, 8, 3)))
+    with pytest.raises(ArgumentError, match="same letters"):
+        Estimator.from_openvino(model_path=model, layout="NHWD")
+
+
+def test_mean_and_scale_are_part_of_the_model(local: Context, tmp_path):
+    data = np.random.default_rng(0).normal(size=(5, 3, 8, 8))
+    model = image(tmp_path / "image.xml")
+    est = Estimator.from_openvino(model_path=model, config={"mean": [1, 2, 3], "scale": 2})
+    right = image_result((data - np.array([1, 2, 3]).reshape(1, 3, 1, 1)) / 2)
+    np.testing.assert_allclose(est.predict(data), right, atol=1e-5)
+    flat = est.predict(pd.DataFrame({"image": list(data.reshape(5, -1))}))
+    np.testing.assert_allclose(np.stack(flat["prediction"]), right, atol=1e-5)
+
+
+# Files and live models -----------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return torch.relu(self.last(x)) + x[:, :1]
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def test_files_of_other_frameworks_and_live_models(local: Context, net, tmp_path):
+    right = net(torch.from_numpy(x).float()).detach().numpy()
+    est = Estimator.from_torch(model=net)
+    for kind, more in {
+        "onnx": {},
+        "openvino": {},
+        "exported_program": {},
+        "torchscript": {"shape": (None, 6)},
+    }.items():
+        file = est.export(kind, str(tmp_path / "net"), x[:2])
+        made = Estimator.from_openvino(model_path=file, **more)
+        assert made.spec.inputs[0].shape == (None, 6), kind
+        close(made.predict(x, batch_size=5), right)
+    for more in ({"shape": (None, 6)}, {"example": x[:2].astype("f4")}, {"shape": (4, 6)}):
+        close(Estimator.from_openvino(model=net, **more).predict(x), right)
+    close(Estimator.from_openvino(model=openvino.Core().read_model(str(tmp_path / "net.xml"))).predict(x), right)
+    with pytest.raises(ArgumentError, match="shape="):
+        Estimator.from_openvino(model=net)
+    with pytest.raises(ArgumentError, match="received a dict"):
+        Estimator.from_openvino(model={})
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(DataError, match=r"weights.pt.*no TorchScript"):
+        Estimator.from_openvino(model_path=tmp_path / "weights.pt")
+
+
+def test_a_model_at_a_url_is_fetched(local: Context, path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.put(path, "/models/dense.xml")
+    memory.put(path[:-4] + ".bin", "/models/dense.bin")
+    close(Estimator.from_openvino(model_path="memory://models/dense.xml").predict(x))
+    with pytest.raises(DataError, match="memory://models/none.xml"):
+        Estimator.from_openvino(model_path="memory://models/none.xml")
+
+
+def test_save_and_export_write_the_files_again(local: Context, path, tmp_path):
+    est = Estimator.from_openvino(model_path=path)
+    close(Estimator.from_openvino(model_path=est.save(str(tmp_path / "again.xml"))).predict(x))
+    close(Estimator.from_openvino(model_path=est.export("openvino", str(tmp_path / "more"))).predict(x))
+    assert est.get_model().get_friendly_name() == "dense"
+    with pytest.raises(ArgumentError, match=".xml"):
+        est.save(str(tmp_path / "folder"))
+    with pytest.raises(ArgumentError, match="from_openvino"):
+        est.load(path)
+
+
+def test_set_params_and_clone_make_the_model_again(local: Context, path, tmp_path):
+    from sklearn.base import clone
+
+    est = clone(Estimator.from_openvino(model_path=path))
+    close(est.predict(x))
+    est.set_params(model_path=dense(tmp_path / "fixed.xml", rows=2))
+    assert est.spec.fixed_batch == 2
+    close(est.predict(x))
+
+
+# What is compiled, and where -----------------------------------------------------------------------------------------
+
+
+def loaded_from_cache(replica):
+    return replica.compiled.get_property("LOADED_FROM_CACHE")
+
+
+def test_the_second_process_loads_what_the_first_compiled(local: Context, path, tmp_path):
+    spec = Estimator.from_openvino(model_path=path, config={"cache_dir": str(tmp_path / "blobs")}).spec
+    # As in another process: the model comes as bytes, and the file it was read from is gone.
+    travelled = pickle.loads(pickle.dumps(spec))
+    os.unlink(path)
+    first, second = OpenvinoReplica(travelled, 1), OpenvinoReplica(pickle.loads(pickle.dumps(travelled)), 1)
+    assert not loaded_from_cache(first)
+    assert loaded_from_cache(second)
+    close(second.predict_step(x))
+
+
+def test_the_config_reaches_openvino(local: Context, path):
+    config = {"num_streams": 1, "performance_hint": "latency", "num_requests": 3, "ENABLE_HYPER_THREADING": False}
+    replica = OpenvinoReplica(Estimator.from_openvino(model_path=path, config=config).spec, 1)
+    told = replica.compiled.get_property
+    assert str(told("PERFORMANCE_HINT")).upper().endswith("LATENCY")
+    assert told("INFERENCE_NUM_THREADS") == 1
+    assert told("NUM_STREAMS") == 1
+    assert told("INFERENCE_PRECISION_HINT") == openvino.Type.f32
+    assert len(replica._queue) == 3
+    # A process with less than all cores leaves it to the system where its threads run.
+    assert told("ENABLE_CPU_PINNING") == (usable_cpus() == 1)
+    optimal = OpenvinoReplica(Estimator.from_openvino(model_path=path).spec, 2)
+    assert len(optimal._queue) == optimal.compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+
+
+def test_explain_tells_inputs_outputs_and_device(local: Context, path):
+    told = Estimator.from_openvino(model_path=path).explain()
+    assert "features [?, 6] float32" in told
+    assert "score [?, 5] float32" in told
+    assert "on CPU" in told
+    assert "rendezvous" not in told
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+def test_only_predictions_are_there(local: Context, path):
+    est = Estimator.from_openvino(model_path=path)
+    for what in (lambda: est.fit(x, x), lambda: est.evaluate(x, x), lambda: est.score(x, x)):
+        with pytest.raises(ArgumentError, match="OpenVINO only predicts"):
+            what()
+    with pytest.raises(NotFittedError):
+        est.get_state_dict()
+
+
+def test_broken_files_are_named_before_anything_starts(local: Context, path, tmp_path):
+    def of(file, **more):
+        return Estimator.from_openvino(model_path=file, **more)
+
+    text = Path(path).read_text()
+    cases = {
+        "absent": (None, None, r"absent.xml' does not exist"),
+        "lonely": (text, None, r"lonely.bin' is missing: the weights of model_path="),
+        "cut": (text[: len(text) // 2], b"", r"cut.xml' cannot be read.*damaged or cut off"),
+        "strange": (
+            text.replace('type="Tanh"', 'type="Frobnicate"'),
+            Path(path[:-4] + ".bin").read_bytes(),
+            "Frobnicate",
+        ),
+    }
+    for name, (xml, weights, message) in cases.items():
+        file = tmp_path / f"{name}.xml"
+        if xml is not None:
+            file.write_text(xml)
+        if weights is not None:
+            file.with_suffix(".bin").write_bytes(weights)
+        with pytest.raises(DataError, match=message):
+            of(file)
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(DataError, match=r"saved_model.pb"):
+        of(tmp_path / "plain")
+    (tmp_path / "words.txt").write_text("no model")
+    with pytest.raises(DataError, match=r"words.txt' cannot be read"):
+        of(tmp_path / "words.txt")
+
+
+def test_an_unknown_operation_of_onnx_is_named(local: Context, tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    def tensor(name):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3])
+
+    graph = helper.make_graph([helper.make_node("Frobnicate", ["a"], ["b"])], "g", [tensor("a")], [tensor("b")])
+    onnx.save(helper.make_model(graph), str(tmp_path / "strange.onnx"))
+    with pytest.raises(DataError, match=r"strange.onnx.*Frobnicate"):
+        Estimator.from_openvino(model_path=tmp_path / "strange.onnx")
+
+
+def test_wrong_arguments_are_told_by_name(local: Context, path):
+    def of(**more):
+        return Estimator.from_openvino(model_path=path, **more)
+
+    for more, message in (
+        ({"config": {"devcie": "CPU"}}, "Did you mean 'device'"),
+        ({"config": {"num_streams": 0}}, "num_streams=0"),
+        ({"config": {"precision": "f8"}}, "precision='f8'"),
+        ({"config": {"performance_hint": "fast"}}, "performance_hint='fast'"),
+        ({"shape": (None, 7)}, "shape="),
+        ({"shape": {"featrues": (None, 6)}}, "Did you mean 'features'"),
+        ({"shape": (None, "6")}, "one number per axis"),
+        ({"layout": "NHWC"}, "fits no input"),
+        ({"layout": {"featrues": "NC"}}, "Did you mean 'features'"),
+        ({"model": 3}, "either a file"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            of(**more)
+    with pytest.raises(ArgumentError, match=r"device='NPU', which is not on this machine. It has: .*CPU"):
+        of(config={"device": "NPU"}).predict(x)
+    with pytest.raises(ArgumentError, match="accelerator='onnx'"):
+        of().predict(x, accelerator="onnx")
+
+
+def test_wrong_data_is_told_before_workers_start(local: Context, path, tmp_path):
+    est = Estimator.from_openvino(model_path=path, workers=3)
+    frame = pd.DataFrame({"features": list(x), "id": np.arange(18)})
+    for data, message in (
+        (x[:, :5], r"'features' \[\?, 6\] does not take rows of shape \[5\]"),
+        (x[0], "does not take rows"),
+        ([x, x], "received 2 arrays"),
+        ({"features": x.astype(str)}, "takes numbers"),
+        (XShards.partition({"x": x[:, :4]}), r"shape \[4\]"),
+        (XShards.partition({"featrues": x, "id": x}), "Did you mean 'featrues'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            est.predict(data)
+    with pytest.raises(ColumnError, match="Did you mean 'features'"):
+        est.predict(frame, feature_cols=["featrues"])
+    with pytest.raises(ColumnError, match="Did you mean 'features'"):
+        Estimator.from_openvino(model_path=path).predict(frame, feature_cols=["featrues"])
+    with pytest.raises(DataError, match="two.* inputs|2 inputs"):
+        Estimator.from_openvino(model_path=two(tmp_path / "two.xml")).predict(x)
+    assert not local._gangs
+
+
+# Lost workers, memory ------------------------------------------------------------------------------------------------
+
+
+def kill_once(shard, mark):
+    """Kill this very worker the first time a certain shard comes by."""
+    import signal
+
+    if shard["id"][0] == 6:
+        try:
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            pass
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return shard
+
+
+@pytest.mark.ray
+def test_a_killed_ray_worker_loses_and_repeats_no_row(ray_cluster, path, tmp_path):
+    init_orca_context(runtime="ray", cores=4)
+    mark = str(tmp_path / "killed")
+    shards = XShards.partition({"x": x, "id": np.arange(18)}, num_shards=6)
+    est = Estimator.from_openvino(model_path=path)
+    # Around the prediction, so that the worker dies with the model at work.
+    found = est.predict(shards).transform_shard(kill_once, mark).to_numpy()
+    assert Path(mark).exists()
+    np.testing.assert_array_equal(found["id"], np.arange(18))
+    close(found["prediction"])
+
+
+def run(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_killed_spark_executor_loses_and_repeats_no_row(path, tmp_path):
+    said = run(
+        f"""
+import os, time
+import numpy as np, psutil
+from orca import Estimator, init_orca_context
+from tests.backends.test_openvino import columns, dense_result, x
+
+context = init_orca_context(runtime="spark", master="local-cluster[2,1,1024]")
+frame = context.spark.createDataFrame(columns(np.tile(x, (20, 1)))).repartitionByRange(6, "id").cache()
+assert frame.count() == 360
+predicted = Estimator.from_openvino(model_path={path!r}).predict(frame, batch_size=4)
+
+def killer(batches):
+    # The whole executor, once, when predictions of the third partition have begun to come out.
+    for batch in batches:
+        if batch.column("id")[0].as_py() >= 120:
+            try:
+                os.close(os.open({str(tmp_path / "killed")!r}, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                [p for p in psutil.Process().parents() if p.name() == "java"][0].kill()
+                time.sleep(5)
+        yield batch
+
+found = predicted.mapInArrow(killer, predicted.schema).toPandas().sort_values("id")
+assert os.path.exists({str(tmp_path / "killed")!r})
+assert found["id"].tolist() == list(range(360))
+np.testing.assert_allclose(np.stack(found["prediction"]), dense_result(np.tile(x, (20, 1))), atol=1e-5)
+print("the same")
+"""
+    )
+    assert "the same" in said
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_memory_does_not_grow_with_the_rows_of_a_spark_frame_or_of_shards(path):
+    said = run(
+        f"""
+import gc
+import numpy as np, psutil
+from orca import Estimator, XShards, init_orca_context
+from tests.memory import Peak
+import tests.memory
+
+class Me(psutil.Process):
+    # Java's heap is as large as it likes to be: only processes of Python count.
+    def children(self, recursive=False):
+        return [p for p in super().children(recursive) if "java" not in p.name()]
+
+tests.memory.psutil.Process = Me
+context = init_orca_context(runtime="spark", cores=2, memory="1g")
+est = Estimator.from_openvino(model_path={path!r})
+
+def over_frame(rows):
+    from pyspark.sql import functions as f
+    frame = context.spark.range(rows, numPartitions=2).select(
+        f.array(*[(f.col("id") * k % 7).cast("float") for k in range(6)]).alias("features"))
+    est.predict(frame).write.format("noop").mode("overwrite").save()
+
+def over_shards(count):
+    shards = XShards.from_shards([{{"seed": np.array([n])}} for n in range(count)])
+    made = shards.transform_shard(lambda s: {{"x": np.full((50000, 6), s["seed"][0], "f4")}})
+    total = est.predict(made).transform_shard(lambda s: {{"rows": np.array([len(s["prediction"])])}})
+    assert total.to_numpy()["rows"].sum() == 50000 * count
+
+def peak(work):
+    gc.collect()
+    with Peak(0.05) as watch:
+        work()
+    return watch.peak
+
+over_frame(200_000)
+print(peak(lambda: over_frame(400_000)), peak(lambda: over_frame(1_600_000)))
+over_shards(4)
+print(peak(lambda: over_shards(4)), peak(lambda: over_shards(16)))
+"""
+    )
+    for line in said.splitlines()[-2:]:
+        once, four_times = map(int, line.split())
+        print(f"peak for 1 x the rows {once / 2**20:.0f} MB, for 4 x {four_times / 2**20:.0f} MB")
+        assert four_times <= 1.1 * once
