@@ -83,6 +83,7 @@ PACKAGES = (
     HOROVOD("horovod", "horovod"),
     HOROVOD("horovod.torch", "horovod.torch", built="torch/mpi_lib*"),
     HOROVOD("horovod.tensorflow", "horovod.tensorflow", built="tensorflow/mpi_lib*"),
+    replace(HOROVOD("horovod.mxnet", "horovod.mxnet", built="mxnet/mpi_lib*"), first="orca.backends.mxnet"),
     Package("runtime", "local", "orca", "pip install --force-reinstall orca-estimator", ("orca-estimator",)),
     _extra("runtime", "ray"),
     _extra("runtime", "spark", "pyspark", "pyspark-client", module="pyspark"),
