@@ -16,29 +16,13 @@ def fuse(model: nn.Module, optimizer: Any) -> bool:
     if type(optimizer) not in _KNOWN or any(getattr(layer, "sparse", False) for layer in model.modules()):
         return False
     for group in optimizer.param_groups:
-        if group.get("foreach") is not None or group.get("fused") is False:
-            return False
-        if group.get("capturable") or group.get("differentiable"):
+        if any(group.get(name) for name in ("foreach", "fused", "capturable", "differentiable")):
             return False
         if any(type(v) is not nn.Parameter or v.device.type != "cpu" or v.dtype not in _TYPES for v in group["params"]):
             return False
     for group in optimizer.param_groups:
         group["fused"] = True
     return True
-
-
-def prepare(optimizer: Any) -> None:
-    """Before a step: SGD cannot begin the momentum of some weights in the pass in which it goes on with others'."""
-    if type(optimizer) is not torch.optim.SGD:
-        return
-    for group in optimizer.param_groups:
-        if group["momentum"]:
-            begun = [
-                optimizer.state[value].get("momentum_buffer") is not None
-                for value in group["params"]
-                if value.grad is not None
-            ]
-            group["fused"] = all(begun) or not any(begun)
 
 
 def as_given(state: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from orca.backends.base import Seat, State
-from orca.backends.torch.fused import as_given, fuse, prepare
+from orca.backends.torch.fused import as_given, fuse
 from orca.backends.torch.state import to_plain, to_torch
 from orca.launch.base import Rank
 
@@ -80,8 +80,6 @@ class Sync:
 
     def update(self) -> None:
         """Apply the gradients; after this the weights are the same on all ranks."""
-        if self._fused:
-            prepare(self.optimizer)
         self.optimizer.step()
 
     def skip(self) -> None:
