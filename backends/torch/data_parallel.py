@@ -22,7 +22,6 @@ class Collective(Sync):
     """What all ways over a torch process group have in common."""
 
     _wire: torch.dtype | None = None
-    fuses = False
 
     def __init__(self, world: int) -> None:
         super().__init__()
@@ -77,8 +76,6 @@ class DataParallel(Collective):
     The first step goes without it and averages by hand, which shows whether the model has parameters that its
     forward pass does not use. Only then DDP is told to look for such, which costs a little in every step.
     """
-
-    fuses = True
 
     def __init__(self, world: int, compression: str | None = None) -> None:
         super().__init__(world)

@@ -25,8 +25,6 @@ def join(context: RankContext) -> None:
 class Horovod(Sync):
     """hvd.DistributedOptimizer: gradients are averaged while the backward pass still runs."""
 
-    fuses = False
-
     def __init__(self, world: int, compression: str | None = None) -> None:
         super().__init__()
         import horovod.torch as hvd

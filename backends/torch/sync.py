@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from orca.backends.base import Seat, State
-from orca.backends.torch.fused import as_given, fuse
 from orca.backends.torch.state import to_plain, to_torch
 from orca.launch.base import Rank
 
@@ -20,15 +19,12 @@ class Sync:
 
     world = 1
     keeps_step = True
-    fuses = True
-    """Whether the optimizer holds the model's own parameters, whole, so that it may update them in one pass."""
 
     def __init__(self) -> None:
         self.model: nn.Module
         self.optimizer: torch.optim.Optimizer
         self.forward: Any = None
         self._flags: list[bool] | None = None
-        self._fused = False
 
     def seat(self, place: Rank) -> Seat:
         """The part of the data for this rank."""
@@ -37,7 +33,6 @@ class Sync:
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Connect a model and its optimizer with those of the other ranks; rank 0's weights are everybody's."""
         self.model, self.optimizer, self.forward = model, optimizer, model
-        self._fused = self.fuses and fuse(model, optimizer)
 
     def flags_changed(self) -> bool:
         """Whether parameters were frozen or thawed since the last step."""
@@ -112,13 +107,10 @@ class Sync:
 
     def optimizer_state(self) -> State:
         """The optimizer's state in torch's own form, whole, on every rank; called on all ranks together."""
-        state = self.optimizer.state_dict()
-        return dict(to_plain(as_given(state) if self._fused else state))
+        return dict(to_plain(self.optimizer.state_dict()))
 
     def load_optimizer_state(self, state: State) -> None:
         self.optimizer.load_state_dict(to_torch(state))
-        if self._fused:
-            fuse(self.model, self.optimizer)
 
 
 def flat_average(tensors: list[torch.Tensor], world: int, reduce: Any) -> None:
