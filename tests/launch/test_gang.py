@@ -49,7 +49,9 @@ def test_gang_stays_warm_where_the_runtime_can(context: Context):
 
 def test_more_workers_than_slots_is_said_at_once(context: Context):
     began = time.monotonic()
-    with pytest.raises(ResourceError, match=r"workers=50 does not fit: the \w+ runtime has 4 slots.*workers=4"):
+    with pytest.raises(
+        ResourceError, match=rf"workers=50 does not fit: the \w+ runtime has {SLOTS} slots.*workers={SLOTS}"
+    ):
         context.gang(50)
     assert time.monotonic() - began < 2
 
@@ -115,6 +117,7 @@ def test_door_is_bound_to_loopback_holds_its_port_and_refuses_strangers():
 SCRIPT = """
 import os, signal, sys, time
 from orca import init_orca_context
+from tests.conftest import SLOTS
 def work(rank_context):
     rank_context.emit("log", line=str(os.getpid()), stream="stdout")
     time.sleep(60)

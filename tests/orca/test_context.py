@@ -13,6 +13,7 @@ import pytest
 from orca import OrcaContext, OrcaError, init_orca_context, stop_orca_context
 from orca.context import current
 from orca.errors import ArgumentError
+from tests.conftest import SLOTS
 
 
 def run(code: str, seconds: float = 120) -> str:
@@ -120,7 +121,7 @@ def test_getters_name_the_runtime_that_is_missing():
 @pytest.mark.ray
 def test_joined_ray_is_not_stopped(ray_cluster):
     init_orca_context(runtime="ray")
-    assert OrcaContext.get_ray_context().cores == 4
+    assert OrcaContext.get_ray_context().cores == SLOTS
     stop_orca_context()
     assert ray_cluster.is_initialized()
 

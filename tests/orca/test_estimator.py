@@ -11,6 +11,7 @@ from orca import Estimator, WorkerError, XShards
 from orca.context import Context
 from orca.errors import ArgumentError, DataError, NotFittedError, ResourceError
 from tests.conformance.models import make_data, model_creator, optimizer_creator
+from tests.conftest import SLOTS
 
 
 def estimator(**more):
@@ -73,7 +74,7 @@ def test_bad_models_are_refused_when_the_estimator_is_made():
 
 
 def test_too_many_workers_are_refused_at_once(local: Context):
-    with pytest.raises(ResourceError, match=r"workers=50 does not fit.*4 slots.*init_orca_context\(cores=50\)"):
+    with pytest.raises(ResourceError, match=rf"workers=50 does not fit.*{SLOTS} slots.*init_orca_context\(cores=50\)"):
         estimator(workers=50).fit(X, Y, batch_size=64)
 
 
@@ -149,7 +150,7 @@ def test_two_estimators_share_the_warm_gang_without_mixing(local: Context):
 def test_explain_names_runtime_ranks_and_what_will_not_fit(local: Context):
     est = estimator()
     text = est.explain()
-    assert "runtime local: 2 of 4 slots" in text
+    assert f"runtime local: 2 of {SLOTS} slots" in text
     assert "torch_distributed" in text
     est.fit(X, Y, batch_size=10)
     assert est.explain().count("running, host") == 2
