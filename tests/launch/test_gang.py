@@ -18,6 +18,7 @@ from orca.context import Context
 from orca.errors import NotPicklableError, ResourceError
 from orca.launch.base import Hello
 from orca.launch.channel import Door, connect
+from tests.conftest import SLOTS
 
 
 def report(rank_context, word):
@@ -115,7 +116,6 @@ def test_door_is_bound_to_loopback_holds_its_port_and_refuses_strangers():
 SCRIPT = """
 import os, signal, sys, time
 from orca import init_orca_context
-from tests.conftest import SLOTS
 def work(rank_context):
     rank_context.emit("log", line=str(os.getpid()), stream="stdout")
     time.sleep(60)
