@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from orca.backends.base import Outcome
 from orca.backends.keras.replica import KerasReplica
-from orca.backends.keras.sync import Reducer
+from orca.backends.keras.sync import Reducer, scaled
 from orca.shards.feed import Batch, share
 from orca.shards.tree import row_count, take_rows
 
@@ -21,9 +21,9 @@ class Devices(Reducer):
     def __init__(self, world: int) -> None:
         self.world = world
 
-    def sums(self, tensors: Sequence[Any], place: str) -> list[Any]:
+    def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
         replica = tf.distribute.get_replica_context()
-        return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+        return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, list(scaled(tensors, scale))))
 
 
 class MirroredReplica(KerasReplica):

@@ -22,24 +22,27 @@ class FlatReducer(Reducer, ABC):
     def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
         """The sum of a vector over all ranks."""
 
-    def sums(self, tensors: Sequence[Any], place: str) -> list[Any]:
+    def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
         dense = [tf.convert_to_tensor(value) for value in tensors]
         found: dict[int, tf.Tensor] = {}
         for kind in dict.fromkeys(value.dtype for value in dense):
             chosen = [index for index, value in enumerate(dense) if value.dtype == kind]
-            if len(chosen) == 1:
-                shape = tf.shape(dense[chosen[0]])
-                found[chosen[0]] = tf.reshape(
-                    self.add(tf.reshape(dense[chosen[0]], [-1]), f"{place} {kind.name}"), shape
-                )
-                continue
-            shapes = [tf.shape(dense[index]) for index in chosen]
-            sizes = [tf.size(dense[index]) for index in chosen]
             flat = tf.concat([tf.reshape(dense[index], [-1]) for index in chosen], 0)
-            parts = tf.split(self.add(flat, f"{place} {kind.name}"), sizes)
-            for index, part, shape in zip(chosen, parts, shapes, strict=True):
-                found[index] = tf.reshape(part, shape)
+            if scale is not None:
+                flat *= tf.cast(scale, kind)
+            parts = tf.split(self.add(flat, f"{place} {kind.name}"), [_size(dense[index]) for index in chosen])
+            for index, part in zip(chosen, parts, strict=True):
+                found[index] = tf.reshape(part, _shape(dense[index]))
         return [tf.ensure_shape(found[index], value.shape) for index, value in enumerate(dense)]
+
+
+def _shape(value: tf.Tensor) -> Any:
+    """A shape that is known while the graph is made need not be asked for in every step."""
+    return value.shape if value.shape.is_fully_defined() else tf.shape(value)
+
+
+def _size(value: tf.Tensor) -> Any:
+    return value.shape.num_elements() if value.shape.is_fully_defined() else tf.size(value)
 
 
 class Collective(FlatReducer):

@@ -36,6 +36,8 @@ class KerasReplica(Replica):
         self._trains = trains and getattr(model, "compiled", False)
         self._options = StepOptions()
         self._scale: Any = None
+        self._scales: dict[float, Any] = {}
+        """The last step's scale as a tensor: nearly all steps have the same."""
         self._applied = 0
         self._pending: State | None = None
         self._optimizers = optimizers_of(model) if self._trains else {}
@@ -100,8 +102,8 @@ class KerasReplica(Replica):
             # whole gradient gives the step that its definition says, with one rank as with several.
             grads[index] = engine.dense(grads[index])
         if self._reducer.world > 1:
-            scaled = [grads[index] * ops.cast(self._scale, grads[index].dtype) for index in there]
-            for index, value in zip(there, self._reducer.sums(scaled, place), strict=True):
+            own = [grads[index] for index in there]
+            for index, value in zip(there, self._reducer.sums(own, place, self._scale), strict=True):
                 grads[index] = value
         low_high, limit = self._options.clip_value, self._options.clip_norm
         if low_high is not None:
@@ -159,7 +161,9 @@ class KerasReplica(Replica):
         data = self._data(batch.data, self._options.class_weight)
         scale = 0.0 if batch.filler else batch.rows / batch.total
         kept = self._sums() if batch.filler else None
-        logs, loss = self._function("train")(data, engine.tensor(np.float32(scale)))
+        if scale not in self._scales:
+            self._scales = {scale: engine.tensor(np.float32(scale))}
+        logs, loss = self._function("train")(data, self._scales[scale])
         if kept is not None:
             # Rows that only keep this rank in step count for nothing.
             assert self.own_metrics is not None

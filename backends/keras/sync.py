@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from keras import ops
+
+
+def scaled(tensors: Sequence[Any], scale: Any) -> Sequence[Any]:
+    """Tensors multiplied by a number, if there is one."""
+    if scale is None:
+        return tensors
+    return [value * ops.cast(scale, value.dtype) for value in tensors]
+
 
 class Reducer:
     """One rank by itself: sums are what is there.
@@ -15,9 +24,9 @@ class Reducer:
 
     world = 1
 
-    def sums(self, tensors: Sequence[Any], place: str) -> list[Any]:
-        """The sums of tensors over all ranks."""
-        return list(tensors)
+    def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
+        """The sums of tensors over all ranks, each rank's multiplied by its scale."""
+        return list(scaled(tensors, scale))
 
     def total(self, value: float) -> float:
         """The sum of a number over all ranks."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from orca.backends.keras.sync import Reducer
+from orca.backends.keras.sync import Reducer, scaled
 from orca.backends.torch.group import join
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ class Group(Reducer):
         join(context)
         self.world = context.place.world
 
-    def sums(self, tensors: Sequence[Any], place: str) -> list[Any]:
+    def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
+        tensors = scaled(tensors, scale)
         found: list[Any] = [None] * len(tensors)
         for kind in dict.fromkeys(value.dtype for value in tensors):
             chosen = [index for index, value in enumerate(tensors) if value.dtype == kind]

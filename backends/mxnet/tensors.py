@@ -17,10 +17,12 @@ def to_mxnet(array: Any, dtype: Any) -> Any:
     if array.dtype.kind in "iu" and array.size and array.dtype.itemsize > 2:
         if int(array.max()) > _EXACT or int(array.min()) < -_EXACT:
             return mx.nd.array(array, dtype=np.int64)
-    if array.dtype != dtype:
-        array = array.astype(dtype)
-    # The array may be a view of a shard; MXNet computes later than this call.
-    return mx.nd.array(array, dtype=dtype)
+    if array.dtype != dtype or not array.flags.c_contiguous or not array.ndim or not array.size:
+        array = np.array(array, dtype, order="C")
+        if not array.ndim or not array.size:
+            return mx.nd.array(array, dtype=dtype)
+    # Without a copy: MXNet keeps the array, and marks this view of it as one that nobody writes to.
+    return mx.nd.from_numpy(array[:], zero_copy=True)
 
 
 def to_numpy(value: Any) -> Any:
