@@ -160,6 +160,9 @@ class Backend(ABC):
     framework: str = ""
     preload: tuple[str, ...] = ()
     """Modules that local ranks find imported already; only for frameworks that survive a fork."""
+    preload_shared: bool = True
+    """Whether those may be imported in a process that forks for others too, such as Spark's daemon; not if importing
+    them starts threads."""
     options: tuple[str, ...] = ()
     """Further arguments of ``from_*`` that this backend understands."""
     files: tuple[str, ...] = ()

@@ -62,5 +62,6 @@ def imported() -> tuple[str, ...]:
     for entry in entry_points(group=GROUP):
         framework, _, name = entry.name.partition(".")
         if framework in sys.modules:
-            wanted |= dict.fromkeys(find(framework, name).preload)
+            backend = find(framework, name)
+            wanted |= dict.fromkeys(backend.preload if backend.preload_shared else ())
     return tuple(wanted)

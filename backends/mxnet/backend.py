@@ -33,6 +33,7 @@ class MXNetBackend(Backend):
 
     framework = "mxnet"
     preload = ("mxnet", "orca.backends.mxnet", "orca.backends.training", "orca.shards.exchange")
+    preload_shared = False
     files = (".params",)
     exclusive = True
 

@@ -27,6 +27,7 @@ class OpenvinoBackend(Backend):
     name = "openvino"
     framework = "openvino"
     preload = ("openvino", "orca.backends.openvino", "orca.backends.loop")
+    preload_shared = False
     files = (".xml",)
     pretrained = True
 
