@@ -21,6 +21,8 @@ test:  ## make the full environment, then check style, types and behaviour (ARGS
 	@$(MAKE) --no-print-directory lint
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(ARGS)
+	@echo "==> pytest, MXNet"
+	@$(BIN)/python -m pytest --mxnet $(ARGS) || test $$? -eq 5  # 5: ARGS chose no test of MXNet
 
 test-fast: $(BIN)/pytest  ## the tests that need no Ray, Spark or Horovod, in under two minutes
 	@echo "==> pytest, fast part"

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,8 +93,19 @@ def stop_everything() -> Iterator[None]:
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--mxnet", action="store_true", help="run the tests of MXNet, and only these")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # A process that has MXNet imported and OpenVINO at work can hang when it forks: MXNet gets one of its own.
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    return True if ("mxnet" in collection_path.name) != config.getoption("--mxnet") else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Once OpenVINO or TensorFlow has computed something here it has threads, which do not survive a fork: what forks
     # comes first.
-    last = ("openvino", "accelerator", "mxnet", "keras")
+    last = ("openvino", "accelerator", "keras")
     items.sort(key=lambda item: max((last.index(word) + 1 for word in last if word in item.path.name), default=0))
