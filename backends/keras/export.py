@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from orca import telemetry
 from orca.errors import ArgumentError, MissingPackageError, suggest
 from orca.shards.tree import leaves, tree_map
 
@@ -53,6 +54,8 @@ def export(model: Any, kind: str, path: str, example: Any) -> str:
 
 def _openvino(model: Any, path: str, example: Any, output: Any) -> None:
     import openvino
+
+    telemetry.off()
 
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
         model.export(folder, format="tf_saved_model", verbose=False)

@@ -16,6 +16,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
+from orca import telemetry
 from orca.backends.mxnet.nets import GluonNet, SymbolNet
 from orca.backends.mxnet.symbols import Graph
 from orca.errors import ArgumentError, MissingPackageError, suggest
@@ -43,6 +44,8 @@ def export(model: Any, kind: str, path: str, example: Any) -> str:
         _to_onnx(symbol, values, inputs, target)
         if kind == "openvino":
             import openvino
+
+            telemetry.off()
 
             openvino.save_model(openvino.convert_model(target), path, compress_to_fp16=False)
     return path

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from orca import telemetry
 from orca.backends.torch.tensors import feature
 from orca.errors import ArgumentError, DataError, MissingPackageError, suggest
 from orca.shards.tree import leaves, row_count, tree_map
@@ -187,6 +188,8 @@ def _make_onnx(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 def _make_openvino(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Write:
     import openvino
+
+    telemetry.off()
 
     ins, outs = _names(model, args, kwargs, output)
     tensors = tuple(tensor for _, tensor in leaves([args, kwargs]))
