@@ -98,7 +98,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # A process that has MXNet imported and OpenVINO at work can hang when it forks: MXNet gets one of its own.
+    # MXNet stops and starts its threads around every fork of a process that has it imported: it gets one of its own.
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     return True if ("mxnet" in collection_path.name) != config.getoption("--mxnet") else None

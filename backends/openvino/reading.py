@@ -17,18 +17,16 @@ from orca.errors import ArgumentError, DataError, OrcaError, suggest
 
 KINDS = ".xml, .onnx, .keras, .pt (TorchScript), .pt2 (ExportedProgram), .tflite, .pb, or a SavedModel folder"
 _TORCH = (".pt", ".pth", ".ts", ".torchscript", ".jit")
-_core: Any = None
+_cores: dict[int, Any] = {}
 
 
 def core() -> Any:
     """OpenVINO's Core of this process."""
-    global _core
-    if _core is None:
-        _core = openvino.Core()
-    return _core
-
-
-os.register_at_fork(after_in_child=lambda: globals().update(_core=None))
+    # That of a parent is kept as it is: its threads are not here, and to end it would wait for them for ever.
+    mine = os.getpid()
+    if mine not in _cores:
+        _cores[mine] = openvino.Core()
+    return _cores[mine]
 
 
 def read(path: str, shape: Any, example: Any) -> Any:
