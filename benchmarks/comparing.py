@@ -8,7 +8,8 @@ import platform
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,3 +117,17 @@ def measure(parts: Iterable[Part], wanted: set[str], head: list[str]) -> None:
                 traceback.print_exc()
                 report.append(f"{min(sections)[0]:<3} not measured: {type(error).__name__}: {error}")
     print("\n" + "\n".join([*head, *report]))
+
+
+@contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """Let the processes started meanwhile use so many cores; Orca's ranks share them out as their threads."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

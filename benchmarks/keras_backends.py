@@ -20,8 +20,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras_peers as peers  # noqa: E402
-from comparing import Comparison, Part, Side, chosen, facts, measure, take_turns  # noqa: E402
+from comparing import Comparison, Part, Side, chosen, facts, measure, on_cores, take_turns  # noqa: E402
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
 from orca.machine import usable_cpus  # noqa: E402
@@ -50,20 +49,6 @@ COMPARED = (
     Comparison("2b", "one worker, all cores", f"Orca, {ALL_CORES}", f"model.fit, {ALL_CORES}", 0.95),
 )
 SECTIONS = tuple(one.section for one in COMPARED)
-
-
-@contextmanager
-def on_cores(count: int) -> Iterator[None]:
-    """Let the processes started meanwhile use so many cores; Orca's ranks share them out as their threads."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:count])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def steady(sections: set[str], options: argparse.Namespace) -> list[str]:

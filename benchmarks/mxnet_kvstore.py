@@ -19,8 +19,6 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
 
 import mxnet_peers as peers  # noqa: E402
-from comparing import Comparison, Numbers, Part, Side, chosen, facts, measure, take_turns  # noqa: E402
+from comparing import Comparison, Numbers, Part, Side, chosen, facts, measure, on_cores, take_turns  # noqa: E402
 
 from orca import Estimator, create_config, init_orca_context, stop_orca_context  # noqa: E402
 from orca.machine import usable_cpus  # noqa: E402
@@ -50,20 +48,6 @@ COMPARED = (
     Comparison("2b", "one worker, all cores", f"Orca, {ALL_CORES}", f"Gluon loop, {ALL_CORES}", 0.95),
 )
 SECTIONS = tuple(one.section for one in COMPARED)
-
-
-@contextmanager
-def on_cores(count: int) -> Iterator[None]:
-    """Let the processes started meanwhile use so many cores; Orca's ranks share them out as their threads."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:count])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def compare(sections: set[str], net: str, options: argparse.Namespace) -> list[str]:

@@ -195,10 +195,7 @@ def shards_to_frame(parts: Any, name: str, world: int) -> Any:
             place.alias("place"),
             "shard",
         )
-    from pyspark.sql import SparkSession
-
-    # A session is active for a thread only; a thread of the user's may have none.
-    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    session = _session()
 
     def tagged(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, str, int, bytearray]]:
         for place, record in enumerate(records):
@@ -207,13 +204,18 @@ def shards_to_frame(parts: Any, name: str, world: int) -> Any:
     return session.createDataFrame(parts.mapPartitionsWithIndex(tagged), FED)
 
 
+def _session() -> Any:
+    """The session to make frames with: one is active for a thread only, and a thread of the user's may have none."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
 def parts_to_frame(parts: Any, schema: Any) -> Any:
     """A DataFrame from an RDD of packed Arrow tables."""
-    from pyspark.sql import SparkSession
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    # A session is active for a thread only; a thread of the user's may have none.
-    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    session = _session()
     spark_schema = from_arrow_schema(schema)
 
     def tables(batches: Iterator[Any]) -> Iterator[Any]:
