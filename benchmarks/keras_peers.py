@@ -7,26 +7,18 @@ with `model.fit` on its own part of the rows and prints rows/s of each epoch as 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from programs import HOST, Timed, answers_of, free_ports, tell, with_threads
 
 FEATURES, CLASSES, SEED, RATE, MOMENTUM = 64, 2, 0, 0.05, 0.9
 WORLD = 2
-HOST = "127.0.0.1"
-PATIENCE = 1800
-"""Seconds after which a program of hand-written processes counts as failed."""
 Array = np.ndarray[Any, Any]
-Timed = tuple[list[float], float]
-"""Rows/s of each epoch, and the last loss."""
 
 
 def make_rows(rows: int) -> tuple[Array, Array]:
@@ -200,7 +192,7 @@ def main(arguments: Sequence[str]) -> None:
     mine = slice(options.rank * part, (options.rank + 1) * part)
     model = compiled(optimizer, jit_compile)
     seconds, loss = timed_fit(model, x[mine].copy(), y[mine].copy(), options.epochs, options.batch_size // world)
-    print(json.dumps({"rows_per_s": [part * world / spent for spent in seconds], "loss": float(loss)}), flush=True)
+    tell([part * world / spent for spent in seconds], float(loss))
     if world > 1:
         # A process that leaves first would break the connections of the other.
         sys.stdin.readline()
@@ -231,66 +223,14 @@ def single_by_hand(folder: str, epochs: int, batch_size: int, threads: int) -> T
     return _run("single", 1, folder, epochs, batch_size, threads, [])
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses at the moment: TensorFlow wants to open them itself."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 def _run(kind: str, world: int, folder: str, epochs: int, batch_size: int, threads: int, ports: list[int]) -> Timed:
-    """Run the processes; return what the first of them printed."""
+    """Run the processes; return what the first of them told."""
     common = [sys.executable, __file__, kind, f"--folder={folder}", f"--epochs={epochs}"]
     common += [f"--batch-size={batch_size}", f"--threads={threads}"]
     tail = ["--ports", *map(str, ports)] if ports else []
-    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = {**os.environ, **dict.fromkeys(variables, str(threads))}
-    # Horovod and TensorFlow may write to either stream; files cannot fill up as pipes do.
-    with tempfile.TemporaryDirectory() as words:
-        processes: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank in range(world):
-                with open(f"{words}/{rank}.out", "wb") as out, open(f"{words}/{rank}.err", "wb") as err:
-                    command = [*common, f"--rank={rank}", *tail]
-                    processes.append(
-                        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=err)
-                    )
-            told = _answers(processes, words)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-                assert process.stdin is not None
-                process.stdin.close()
+    commands = [[*common, f"--rank={rank}", *tail] for rank in range(world)]
+    told = answers_of(commands, [with_threads(threads)] * world, world)
     return told[0]["rows_per_s"], told[0]["loss"]
-
-
-def _answers(processes: list[subprocess.Popen[bytes]], words: str) -> list[dict[str, Any]]:
-    """What each process printed, as soon as all have; an error if one of them ends without."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        codes = [process.poll() for process in processes]
-        told = [_answer(f"{words}/{rank}.out") for rank in range(len(processes))]
-        found = [one for one in told if one is not None]
-        if len(found) == len(processes):
-            return found
-        for rank, code in enumerate(codes):
-            # The code was asked for before the answer was looked for.
-            if code is not None and told[rank] is None:
-                with open(f"{words}/{rank}.err", errors="replace") as file:
-                    raise RuntimeError(f"process {rank} ended with code {code}: …{file.read()[-500:]}")
-        time.sleep(0.2)
-    raise TimeoutError(f"no answer in {PATIENCE} seconds")
-
-
-def _answer(path: str) -> dict[str, Any] | None:
-    with open(path) as file:
-        for line in file:
-            if line.startswith('{"rows_per_s"') and line.endswith("\n"):
-                return json.loads(line)  # type: ignore[no-any-return]
-    return None
 
 
 if __name__ == "__main__" and len(sys.argv) > 1:

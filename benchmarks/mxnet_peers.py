@@ -8,18 +8,14 @@ it does nothing.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from programs import HOST, Timed, answers_of, free_ports, tell, with_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -27,12 +23,7 @@ SEED, RATE, MOMENTUM = 0, 0.01, 0.9
 FEATURES, HIDDEN, CLASSES = 64, 256, 2
 SIDE, DIGITS = 28, 10
 WORLD, SERVERS = 2, 1
-HOST = "127.0.0.1"
-PATIENCE = 1800
-"""Seconds after which a program of hand-written processes counts as failed."""
 Array = np.ndarray[Any, Any]
-Timed = tuple[list[float], float]
-"""Rows/s of each epoch, and the last loss."""
 
 
 def make_rows(rows: int) -> tuple[Array, Array]:
@@ -143,81 +134,31 @@ def main(arguments: Sequence[str]) -> None:
         total = float(summed.asscalar())
         mx.nd.waitall()
         rates.append(part * world / (time.perf_counter() - began))
-    print(json.dumps({"rows_per_s": rates, "loss": total / part}), flush=True)
+    tell(rates, total / part)
 
 
 # The whole programs, as the benchmark calls them ---------------------------------------------------------------------
 
 
 def by_hand(net: str, kind: str, folder: str, epochs: int, batch_size: int, threads: int) -> Timed:
-    """Run a program; return what its first worker printed."""
+    """Run a program; return what its first worker told, and the loss over the rows of all workers."""
     command = [sys.executable, __file__, net, kind, f"--folder={folder}", f"--epochs={epochs}"]
     command.append(f"--batch-size={batch_size}")
-    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = {**os.environ, **dict.fromkeys(variables, str(threads))}
-    roles = ["worker"]
+    common = with_threads(threads)
+    environments = [common]
     if kind != "single":
-        roles = ["worker"] * WORLD + ["server"] * SERVERS + ["scheduler"]
-        environment |= {
+        common |= {
             "DMLC_PS_ROOT_URI": HOST,
-            "DMLC_PS_ROOT_PORT": str(_free_port()),
+            "DMLC_PS_ROOT_PORT": str(free_ports(1)[0]),
             "DMLC_NODE_HOST": HOST,
             "DMLC_NUM_WORKER": str(WORLD),
             "DMLC_NUM_SERVER": str(SERVERS),
         }
-    # MXNet may write to either stream; files cannot fill up as pipes do.
-    with tempfile.TemporaryDirectory() as words:
-        processes: list[subprocess.Popen[bytes]] = []
-        try:
-            for number, role in enumerate(roles):
-                own = environment if kind == "single" else {**environment, "DMLC_ROLE": role}
-                with open(f"{words}/{number}.out", "wb") as out, open(f"{words}/{number}.err", "wb") as err:
-                    processes.append(
-                        subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-                    )
-            told = _answers(processes[: roles.count("worker")], words)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-    return told[0]["rows_per_s"], _mean_loss(told)
-
-
-def _mean_loss(told: list[dict[str, Any]]) -> float:
-    """The loss over the rows of all workers, each of which has as many."""
-    return sum(one["loss"] for one in told) / len(told)
-
-
-def _free_port() -> int:
-    """A port that nobody uses at the moment: the scheduler wants to open it itself."""
-    with socket.create_server((HOST, 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def _answers(processes: list[subprocess.Popen[bytes]], words: str) -> list[dict[str, Any]]:
-    """What each worker printed, as soon as all have; an error if one of them ends without."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        codes = [process.poll() for process in processes]
-        told = [_answer(f"{words}/{number}.out") for number in range(len(processes))]
-        found = [one for one in told if one is not None]
-        if len(found) == len(processes):
-            return found
-        for number, code in enumerate(codes):
-            # The code was asked for before the answer was looked for.
-            if code is not None and told[number] is None:
-                with open(f"{words}/{number}.err", errors="replace") as file:
-                    raise RuntimeError(f"worker {number} ended with code {code}: …{file.read()[-500:]}")
-        time.sleep(0.2)
-    raise TimeoutError(f"no answer in {PATIENCE} seconds")
-
-
-def _answer(path: str) -> dict[str, Any] | None:
-    with open(path) as file:
-        for line in file:
-            if line.startswith('{"rows_per_s"') and line.endswith("\n"):
-                return json.loads(line)  # type: ignore[no-any-return]
-    return None
+        roles = ["worker"] * WORLD + ["server"] * SERVERS + ["scheduler"]
+        environments = [{**common, "DMLC_ROLE": role} for role in roles]
+    workers = 1 if kind == "single" else WORLD
+    told = answers_of([command] * len(environments), environments, workers)
+    return told[0]["rows_per_s"], sum(one["loss"] for one in told) / workers  # each has as many rows
 
 
 if __name__ == "__main__" and len(sys.argv) > 1:
