@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,9 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from orca import checkpoint, predicting
+from orca import predicting
 from orca.arguments import check_classes, check_count, check_limit, value_range
 from orca.backends.base import Backend, State, StepOptions
 from orca.backends.loop import Job, Predict, evaluate_on_rank
@@ -21,18 +18,19 @@ from orca.backends.training import FitPlan
 from orca.callbacks import Callback, Logger, LRScheduler, less_is_better, split
 from orca.callbacks import Progress as ProgressSetting
 from orca.context import Context, current
-from orca.errors import ArgumentError, DataError, NotFittedError, ResourceError
+from orca.errors import ArgumentError, ResourceError
 from orca.fitting import Fitting, bring_back, logged
 from orca.history import History
-from orca.keeper import Keeper, latest
+from orca.keeper import Keeper
 from orca.launch.gang import Gang
 from orca.machine import usable_cpus
 from orca.metrics import Metric, resolve
 from orca.pickling import check_picklable
 from orca.progress import Progress
+from orca.saving import Saving, blank
 from orca.shards.columns import Columns, flat
 from orca.shards.convert import Form, created, recognise, to_shards
-from orca.shards.tree import describe, take_rows, tree_map
+from orca.shards.tree import describe, take_rows
 from orca.shards.xshards import XShards
 from orca.sklearn_api import SklearnApi
 from orca.triggers import EveryEpoch, as_trigger
@@ -41,7 +39,7 @@ _ENDLESS = 2**31
 """Epochs of a run that only its number of steps ends."""
 
 
-class Estimator(SklearnApi):
+class Estimator(Saving, SklearnApi):
     """Trains and runs a standard model on several workers. Make one with a ``from_*`` method.
 
     >>> import numpy as np, torch
@@ -147,21 +145,11 @@ class Estimator(SklearnApi):
         found = find("torch", backend)
         from orca.backends.torch.spec import TorchSpec
 
-        made = cls(
-            found,
-            TorchSpec(
-                model, optimizer, loss, dict(config or {}), train_step, precision, sync_batchnorm, backend_options
-            ),
-            workers=_worker_count(workers, num_workers, workers_per_node),
-            metrics=metrics,
-            seed=seed,
-            model_dir=model_dir,
-            epochs=epochs,
-            batch_size=batch_size,
-            scheduler=None if scheduler_creator is None else LRScheduler(scheduler_creator, per=scheduler_step),
+        spec = TorchSpec(
+            model, optimizer, loss, dict(config or {}), train_step, precision, sync_batchnorm, backend_options
         )
-        made._maker, made._params = cls.from_torch, {**given, **backend_options}
-        return made
+        scheduler = None if scheduler_creator is None else LRScheduler(scheduler_creator, per=scheduler_step)
+        return cls._made(cls.from_torch, found, spec, given, backend_options, scheduler=scheduler)
 
     @classmethod
     def from_keras(
@@ -200,24 +188,9 @@ class Estimator(SklearnApi):
         found = find("keras", backend)
         from orca.backends.keras.spec import KerasSpec
 
-        made = cls(
-            found,
-            KerasSpec(
-                model if keras_model is None else keras_model,
-                model_creator,
-                compile_args_creator,
-                dict(config or {}),
-                backend_options,
-            ),
-            workers=_worker_count(workers, num_workers, workers_per_node),
-            metrics=metrics,
-            seed=seed,
-            model_dir=model_dir,
-            epochs=epochs,
-            batch_size=batch_size,
-        )
-        made._maker, made._params = cls.from_keras, {**given, **backend_options}
-        return made
+        whole = model if keras_model is None else keras_model
+        spec = KerasSpec(whole, model_creator, compile_args_creator, dict(config or {}), backend_options)
+        return cls._made(cls.from_keras, found, spec, given, backend_options)
 
     @classmethod
     def from_mxnet(
@@ -258,18 +231,9 @@ class Estimator(SklearnApi):
         options = {**backend_options, **({} if num_servers is None else {"num_servers": num_servers})}
         told = [made(config) for made in (eval_metrics_creator, validation_metrics_creator) if made is not None]
         seed = config.get("seed") if seed is None else seed
-        made = cls(
-            found,
-            MXNetSpec(model_creator, loss_creator, config, options),
-            workers=_worker_count(workers, num_workers, workers_per_node),
-            metrics=_distinct(found, [metrics, *told]),
-            seed=seed,
-            model_dir=model_dir,
-            epochs=epochs,
-            batch_size=batch_size,
-        )
-        made._maker, made._params = cls.from_mxnet, {**given, **backend_options}
-        return made
+        spec = MXNetSpec(model_creator, loss_creator, config, options)
+        every = _distinct(found, [metrics, *told])
+        return cls._made(cls.from_mxnet, found, spec, given, backend_options, seed=seed, metrics=every)
 
     @classmethod
     def from_openvino(
@@ -301,12 +265,25 @@ class Estimator(SklearnApi):
         found = find("openvino", "openvino")
         from orca.backends.openvino.spec import OpenvinoSpec
 
-        made = cls(
-            found,
-            OpenvinoSpec.make(model_path, model, config, layout, shape, example),
-            workers=_worker_count(workers, num_workers, workers_per_node),
-        )
-        made._maker, made._params = cls.from_openvino, given
+        spec = OpenvinoSpec.make(model_path, model, config, layout, shape, example)
+        return cls._made(cls.from_openvino, found, spec, given, {})
+
+    @classmethod
+    def _made(
+        cls,
+        maker: Callable[..., Any],
+        backend: Backend,
+        spec: Any,
+        given: dict[str, Any],
+        options: dict[str, Any],
+        **changed: Any,
+    ) -> Estimator:
+        """An estimator from what a ``from_*`` method was given, which it keeps as its parameters."""
+        names = ("metrics", "seed", "model_dir", "epochs", "batch_size")
+        common = {name: given[name] for name in names if name in given}
+        workers = _worker_count(given["workers"], given["num_workers"], given["workers_per_node"])
+        made = cls(backend, spec, workers=workers, **{**common, **changed})
+        made._maker, made._params = maker, {**given, **options}
         return made
 
     def fit(
@@ -579,113 +556,8 @@ class Estimator(SklearnApi):
             return None
         key = self._owner, self._version, step.output_cols
         if self._like is None or self._like[0] != key:
-            self._like = key, step.like(_blank(self._example))
+            self._like = key, step.like(blank(self._example))
         return self._like[1]
-
-    def get_model(self) -> Any:
-        """The model as an object of its framework, with the weights learned so far."""
-        return self.backend.model(self.spec, self._state, self.seed)
-
-    def get_state_dict(self) -> dict[str, Any]:
-        """The weights learned so far, in the framework's own form."""
-        if self._state is None:
-            raise NotFittedError("There are no weights yet: call fit or load first.")
-        return self.backend.state_dict(self._state)
-
-    def export(self, kind: str, path: str, example: Any = None) -> str:
-        """Write the model for other programs: "onnx", "openvino", "torchscript" or "exported_program".
-
-        ``example`` is a few rows of input; without it rows in the form of the last fit's serve. Returns the path.
-        """
-        if example is None and self._example is not None:
-            example = _blank(self._example)
-        if example is None and not self.backend.pretrained:
-            raise NotFittedError("export has to know the form of the inputs: give example= (a few rows), or fit first.")
-        return self.backend.export(self.get_model(), kind, str(path), example)
-
-    def save(self, path: str) -> str:
-        """Save what was learned (weights, optimizer, position) to a folder on any fsspec path; return the path.
-
-        A path that ends like a file of the framework's own format (Keras: ``.keras``, ``.h5``; OpenVINO: ``.xml``)
-        gets such a file.
-        """
-        path = os.fspath(path)
-        if self.backend.pretrained and not path.endswith(self.backend.files):
-            raise ArgumentError(f"path={path!r}: a model of this kind is saved as {', '.join(self.backend.files)}.")
-        if self._state is None and not self.backend.pretrained:
-            raise NotFittedError("There is nothing to save yet: call fit or load first.")
-        if self._state is None or path.endswith(self.backend.files):
-            self.backend.write_model(self.get_model(), path)
-            return path
-        state = {**self._state, "position": self._position, "example": self._example}
-        checkpoint.save(path, {**self._about(), "epoch": self.epoch, "step": self.step}, state)
-        return path
-
-    def save_checkpoint(self, path: str) -> str:
-        """Save weights, optimizer and position; the same as `save`."""
-        return self.save(path)
-
-    def load_checkpoint(self, path: str) -> Estimator:
-        """Take over weights, optimizer and position; the same as `load`."""
-        return self.load(path)
-
-    def save_weights(self, path: str) -> str:
-        """Save the weights alone; return the path."""
-        if self._state is None:
-            raise NotFittedError("There are no weights yet: call fit or load first.")
-        path = os.fspath(path)
-        if path.endswith(self.backend.files):
-            self.backend.write_model(self.get_model(), path)
-        else:
-            checkpoint.save(path, {**self._about(), "epoch": 0, "step": 0}, {"model": self._state["model"]})
-        return path
-
-    def load_weights(self, path: str) -> Estimator:
-        """Take over the weights alone, of a file or folder that `save` or `save_weights` made."""
-        path = os.fspath(path)
-        own = path.endswith(self.backend.files)
-        state = self.backend.read_model(self.spec, path, None) if own else checkpoint.load(path)[1]
-        kept = {key: value for key, value in (self._state or {}).items() if key != "model"}
-        self._state = {"model": state["model"], **kept}
-        self._version += 1
-        return self
-
-    def load(self, path: str, custom_objects: Mapping[str, Any] | None = None) -> Estimator:
-        """Take over what `save` or a checkpoint holds; return the estimator itself.
-
-        ``custom_objects`` are the classes and functions that a Keras file only names.
-        """
-        path = os.fspath(path)
-        if path.endswith(self.backend.files):
-            self._state = self.backend.read_model(self.spec, path, custom_objects)
-            self._position = self._example = None
-            self._version += 1
-            return self
-        about, state = checkpoint.load(path)
-        if about["framework"] != self.backend.framework:
-            raise DataError(
-                f"path={path!r} was saved from {about['framework']}; this estimator is for {self.backend.framework}."
-            )
-        self._position = state.pop("position", None)
-        if self._scheduler is not None and self._position is not None:
-            known = [told for kind, told in self._position["callbacks"] if kind == type(self._scheduler).__name__]
-            if known:
-                self._scheduler.load_state(known[0])
-        self._example = state.pop("example", None)
-        self._state = state
-        self._epoch = int(about["epoch"])
-        self._step = int(about.get("step", 0))
-        # The order of the epochs to come depends on the seed: going on exactly needs the one that was used.
-        self.seed = int(about["seed"])
-        self._version += 1
-        return self
-
-    def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> Estimator:
-        """Load the newest checkpoint below a folder, or with ``version`` the one of that step."""
-        found = latest(path, version)
-        if found is None:
-            raise ArgumentError(f"path={str(path)!r} has no checkpoint in it.")
-        return self.load(found)
 
     def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
         """Limit the norm of the whole gradient in every fit to come."""
@@ -766,26 +638,6 @@ class Estimator(SklearnApi):
                 raise ArgumentError("sample_weight= and class_weight= belong to a loss; train_step= computes its own.")
         if sample_weight is not None or class_weight is not None:
             self.backend.check_weights(self.spec)
-
-    def _resume(self, resume: bool | str) -> dict[str, Any] | None:
-        """Where to go on, after loading what has to be loaded; None to start a new epoch."""
-        if resume is False or resume is None:
-            return None
-        if isinstance(resume, os.PathLike):
-            resume = os.fspath(resume)
-        if resume is not True and not isinstance(resume, str):
-            raise ArgumentError(f"resume={resume!r}: expected True or the path of a checkpoint.")
-        found = latest(self.model_dir) if resume is True and self.model_dir is not None else None
-        if isinstance(resume, str):
-            found = latest(resume)
-            if found is None:
-                raise ArgumentError(f"resume={resume!r} has no checkpoint in it.")
-        if found is not None:
-            self.load(found)
-        return self._position
-
-    def _about(self) -> dict[str, Any]:
-        return {"backend": self.backend.name, "framework": self.backend.framework, "seed": self.seed}
 
     def _run_facts(self, plan: FitPlan) -> dict[str, Any]:
         return {
@@ -898,11 +750,6 @@ def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShar
     finally:
         if not shards.shares_parts(data):
             shards.free()
-
-
-def _blank(example: Any) -> Any:
-    """Two rows of zeros in the form of an example."""
-    return tree_map(lambda leaf: np.zeros((2, *leaf.shape[1:]), leaf.dtype), example)
 
 
 def _distinct(backend: Backend, given: list[Any]) -> list[Metric] | None:
