@@ -697,8 +697,6 @@ class Estimator(Saving, SklearnApi):
             label_cols=label_cols,
             need_labels=need_labels,
             together=together,
-            config=config,
-            batch_size=batch_size,
             creator_arguments=self.backend.creator_arguments(dict(config), batch_size),
             weights=weights,
         )

@@ -6,8 +6,8 @@ Types are recognised by their class, so that nothing heavy is imported for data 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,8 @@ class Form:
     need_labels: bool = True
     together: bool = True
     """Whether several single-number columns are one matrix or several inputs."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    batch_size: int = 32
-    """What a data creator is called with."""
-    creator_arguments: tuple[Any, ...] | None = None
-    """What it is called with instead, where a framework's users expect something else."""
+    creator_arguments: tuple[Any, ...] = ()
+    """What a data creator is called with, as far as it takes arguments."""
     pairs: bool = True
     """Whether a pair of arrays is (features, labels)."""
     weights: Any = None
@@ -224,14 +221,13 @@ def _check_known(form: Form, known: list[str]) -> None:
 
 
 def created(creator: Any, form: Form) -> Any:
-    """Call a data creator ``fn(config, batch_size)``, once and here: what it gives is then shared by all ranks."""
+    """Call a data creator, once and here: what it gives is then shared by all ranks."""
     wanted = [
         parameter
         for parameter in inspect.signature(creator).parameters.values()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
-    given = form.creator_arguments or (dict(form.config), form.batch_size)
-    made = creator(*given[: len(wanted)])
+    made = creator(*form.creator_arguments[: len(wanted)])
     if made is None or recognise(made) == "creator":
         raise DataError(
             f"The data creator given as {form.argument}= returned {_told(made)}; expected a DataLoader, a dataset, "
