@@ -276,13 +276,18 @@ def features_of(shard: Any) -> Any:
 
 
 def with_outputs(shard: Any, named: dict[str, Any]) -> Any:
-    """The shard with the outputs beside its rows: new entries of a dict, new columns of a frame or table."""
+    """The shard with the outputs beside its rows: entries of a dict, columns of a frame or table.
+
+    What had such a name before is replaced.
+    """
     kind = kind_of(shard)
     if kind == "frame":
         return shard.assign(**{name: array if array.ndim == 1 else list(array) for name, array in named.items()})
     if kind == "table":
         for name, array in named.items():
-            shard = shard.append_column(name, arrow_column(array))
+            known = shard.schema.get_field_index(name)
+            column = arrow_column(array)
+            shard = shard.append_column(name, column) if known < 0 else shard.set_column(known, name, column)
         return shard
     return {**shard, **named} if isinstance(shard, dict) else named
 

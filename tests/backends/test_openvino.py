@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +22,8 @@ from orca.errors import ArgumentError, ColumnError, DataError, NotFittedError
 from orca.machine import usable_cpus
 from orca.shards.forms import arrow_column
 from tests.backends.openvino_models import dense, dense_result, image, image_result, two, two_result
+from tests.programs import kill_me_once, run
 
-ROOT = Path(__file__).resolve().parents[2]
 x = np.random.default_rng(0).normal(size=(18, 6))
 wanted = dense_result(x)
 uneven = np.split(x, [7, 8, 8, 13])  # 7, 1, 0, 5 and 5 rows
@@ -423,17 +421,9 @@ def test_wrong_data_is_told_before_workers_start(local: Context, path, tmp_path)
 # Lost workers, memory ------------------------------------------------------------------------------------------------
 
 
-def kill_once(shard, mark):
-    """Kill this very worker the first time a certain shard comes by."""
-    import signal
-
+def kill_at_six(shard, mark):
     if shard["id"][0] == 6:
-        try:
-            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            pass
-        else:
-            os.kill(os.getpid(), signal.SIGKILL)
+        kill_me_once(mark)
     return shard
 
 
@@ -444,61 +434,10 @@ def test_a_killed_ray_worker_loses_and_repeats_no_row(ray_cluster, path, tmp_pat
     shards = XShards.partition({"x": x, "id": np.arange(18)}, num_shards=6)
     est = Estimator.from_openvino(model_path=path)
     # Around the prediction, so that the worker dies with the model at work.
-    found = est.predict(shards).transform_shard(kill_once, mark).to_numpy()
+    found = est.predict(shards).transform_shard(kill_at_six, mark).to_numpy()
     assert Path(mark).exists()
     np.testing.assert_array_equal(found["id"], np.arange(18))
     close(found["prediction"])
-
-
-def run(code, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_a_killed_spark_executor_loses_and_repeats_no_row(path, tmp_path):
-    said = run(
-        f"""
-import os, time
-import numpy as np, psutil
-from orca import Estimator, init_orca_context
-from tests.backends.test_openvino import columns, dense_result, x
-
-context = init_orca_context(runtime="spark", master="local-cluster[2,1,1024]")
-frame = context.spark.createDataFrame(columns(np.tile(x, (20, 1)))).repartitionByRange(6, "id").cache()
-assert frame.count() == 360
-predicted = Estimator.from_openvino(model_path={path!r}).predict(frame, batch_size=4)
-
-def killer(batches):
-    # The whole executor, once, when predictions of the third partition have begun to come out.
-    for batch in batches:
-        if batch.column("id")[0].as_py() >= 120:
-            try:
-                os.close(os.open({str(tmp_path / "killed")!r}, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                pass
-            else:
-                [p for p in psutil.Process().parents() if p.name() == "java"][0].kill()
-                time.sleep(5)
-        yield batch
-
-found = predicted.mapInArrow(killer, predicted.schema).toPandas().sort_values("id")
-assert os.path.exists({str(tmp_path / "killed")!r})
-assert found["id"].tolist() == list(range(360))
-np.testing.assert_allclose(np.stack(found["prediction"]), dense_result(np.tile(x, (20, 1))), atol=1e-5)
-print("the same")
-"""
-    )
-    assert "the same" in said
 
 
 @pytest.mark.spark

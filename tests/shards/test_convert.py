@@ -211,6 +211,11 @@ def test_frames_train_and_predict_beside_their_columns(context: Context):
     assert list(found.columns) == ["a", "b", "label", "prediction"]
     assert found.index.tolist() == frame.index.tolist()
     np.testing.assert_allclose(np.stack(found["prediction"]), expected, rtol=1e-5, atol=1e-6)
+    old = pa.table({**data, "prediction": np.zeros(12)})  # is replaced
+    for given in (old, old.to_pandas()):
+        again = pa.table(est.predict(given, feature_cols=["a", "b"]))
+        assert again.column_names == ["a", "b", "label", "prediction"]
+        np.testing.assert_allclose(again["prediction"].to_pylist(), expected, rtol=1e-5, atol=1e-6)
     shards = est.predict(XShards.from_pandas(frame, 3), feature_cols=["a", "b"])
     np.testing.assert_allclose(np.stack(shards.to_pandas()["prediction"]), expected, rtol=1e-5, atol=1e-6)
     assert est.evaluate(frame, feature_cols=["a", "b"], label_cols="label")["loss"] > 0

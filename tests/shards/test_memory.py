@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.programs import run
 
 PROLOGUE = """
 import gc, os, sys, time
@@ -34,22 +32,14 @@ def estimator():
 """
 
 
-def run(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+def run_with(code: str, **environment: str) -> str:
+    return run(PROLOGUE + textwrap.dedent(code), **environment)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_numpy_to_batches_of_two_ranks_holds_the_data_once():
-    said = run("""
+    said = run_with("""
         init_orca_context(cores=2)
         est = estimator()
         est.fit(np.zeros((8, 1024), "f4"), np.zeros(8, "i8"), batch_size=8)
@@ -73,7 +63,7 @@ def test_numpy_to_batches_of_two_ranks_holds_the_data_once():
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_spark_frame_to_batches_of_two_ranks_stays_below_two_and_a_half(tmp_path):
-    said = run(
+    said = run_with(
         f"""
         import pyarrow as pa, pyarrow.parquet as pq
         rows, width = 262144, 1024
@@ -139,7 +129,7 @@ def test_data_twice_as_large_as_the_memory_limit_trains_within_it(tmp_path):
     rows, width = 5120, 65536
     cage = Cage(limit)
     try:
-        said = run(
+        said = run_with(
             f"""
             open({str(cage.path / "cgroup.procs")!r}, "w").write(str(os.getpid()))
             x = np.lib.format.open_memmap({str(tmp_path / "x.npy")!r}, "w+", "f4", ({rows}, {width}))
