@@ -1,9 +1,12 @@
-"""Facts about this host: its identity and its cores."""
+"""Facts about this host: its identity, its cores and its memory."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+
+import psutil
 
 
 def host_id() -> str:
@@ -19,3 +22,12 @@ def host_id() -> str:
 def usable_cpus() -> int:
     """Count the cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def usable_memory() -> int:
+    """Count the bytes this process may use: the machine's, or what a container has of them."""
+    limits = [psutil.virtual_memory().total]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # version 1 or 2; no limit is the word max
+            limits.append(int(Path(path).read_text()))
+    return min(limits)

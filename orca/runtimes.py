@@ -12,6 +12,7 @@ from typing import Any
 from orca.backends.registry import imported
 from orca.errors import ArgumentError, MissingPackageError
 from orca.launch import spark_daemon
+from orca.machine import usable_memory
 
 Ender = Callable[[], None]
 
@@ -75,11 +76,13 @@ def spark_settings(preload: bool = True) -> dict[str, str]:
     With `preload` Python workers find the frameworks that this process has imported, where they would import them
     anew after each minute of idleness; it needs Orca installed on the executors.
 
-    >>> spark_settings(preload=False)
-    {'spark.sql.execution.arrow.maxBytesPerBatch': '16m'}
+    >>> sorted(spark_settings(preload=False))
+    ['spark.driver.extraJavaOptions', 'spark.sql.execution.arrow.maxBytesPerBatch']
     """
     # Counted in rows alone, a batch of packed shards would be a whole partition.
     settings = {"spark.sql.execution.arrow.maxBytesPerBatch": "16m"}
+    # A thread of Spark's that dies of it leaves everybody else waiting for ever.
+    settings["spark.driver.extraJavaOptions"] = "-XX:+ExitOnOutOfMemoryError"
     if preload:
         # What the driver works with, its workers most likely will too.
         modules = ("pandas", "pyarrow", *imported())
@@ -126,8 +129,8 @@ def start_spark(
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.ui.enabled": "false",
             }
-            if memory is not None:
-                conf["spark.driver.memory"] = memory
+            # All tasks run in the driver's process: Spark's own 1 GB is little for that. Java takes what it needs.
+            conf["spark.driver.memory"] = memory or f"{max(1024, usable_memory() // 4 >> 20)}m"
         else:
             conf |= {"spark.executor.instances": str(num_nodes)}
             if cores is not None:

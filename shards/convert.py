@@ -18,10 +18,6 @@ from orca.shards.engines.base import Engine
 from orca.shards.tree import as_arrays, cut_evenly, join_rows, kind_of, leaves, row_count, size_in_bytes
 from orca.shards.xshards import XShards
 
-SHARD_BYTES = 256 << 20
-"""Arrays of the driver are cut into shards of about this size; Spark cannot move records of 2 GB."""
-
-
 CHUNK_BYTES = 8 << 20
 """Partitions of a Spark DataFrame travel to the ranks in pieces of about this size."""
 
@@ -190,7 +186,7 @@ def _put(tree: Any, engine: Engine, form: Form, parts: int) -> XShards:
     rows = row_count(tree)
     if rows == 0 and form.need_labels:
         raise DataError(f"{form.argument}= has no rows.")
-    count = max(1, min(max(parts, -(-size_in_bytes(tree) // SHARD_BYTES)), rows))
+    count = max(1, min(max(parts, -(-size_in_bytes(tree) // engine.shard_bytes)), rows))
     return XShards(engine, engine.put(cut_evenly(tree, count)))
 
 
@@ -321,7 +317,7 @@ def _from_batches(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
 
     fetched = {"torch": torch_data, "tf": tf_data, "mxnet": mxnet_data}[kind].batches(data)
     parts = None
-    for shard in _grouped(fetched, form):
+    for shard in _grouped(fetched, form, engine.shard_bytes):
         made = engine.put([shard])
         parts = made if parts is None else _more(parts, made)
     if parts is None:
@@ -329,7 +325,7 @@ def _from_batches(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
     return XShards(engine, parts)
 
 
-def _grouped(batches: Iterator[Any], form: Form) -> Iterator[Any]:
+def _grouped(batches: Iterator[Any], form: Form, most: int) -> Iterator[Any]:
     held: list[Any] = []
     size = 0
     for batch in batches:
@@ -337,7 +333,7 @@ def _grouped(batches: Iterator[Any], form: Form) -> Iterator[Any]:
         tree = to_tree(pair, None, form.argument, form.need_labels, pairs=form.pairs)
         held.append(tree)
         size += size_in_bytes(tree)
-        if size >= SHARD_BYTES:
+        if size >= most:
             yield join_rows(held)
             held, size = [], 0
     if held:

@@ -45,6 +45,7 @@ def spark_session() -> Iterator[Any]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "3g")
         .config(map=spark_settings())
         .getOrCreate()
     )

@@ -20,6 +20,8 @@ class Engine(ABC):
     """Keeps shards and runs functions on them. `parts` is the engine's own handle to a list of shards."""
 
     name: str = ""
+    shard_bytes: int = 256 << 20
+    """Data of the driver is cut into shards of at most about this size."""
 
     @abstractmethod
     def put(self, shards: Sequence[Any]) -> Any:

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cloudpickle
 
+from orca.errors import ResourceError
 from orca.shards.engines.base import Engine, Join, Split, Step
 from orca.shards.packing import pack, unpack
 from orca.shards.tree import length_of
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    """Say what to do if Spark's Java process ends meanwhile, of which its client knows no more than a lost line."""
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise ResourceError(
+            "Spark's Java process on the driver has ended, most likely for lack of memory. Start anew with more, such "
+            'as init_orca_context(runtime="spark", memory="8g"), or spark.driver.memory in a session of your own.'
+        ) from error
 
 
 class SparkEngine(Engine):
     """The engine of the Spark runtime. Parts are an RDD of packed shards, one per partition, in order."""
 
     name = "spark"
+    shard_bytes = 32 << 20  # Java copies a record several times on its way, each time into one piece of its heap
 
     def __init__(self, session: Any) -> None:
         self._session = session
 
     def put(self, shards: Sequence[Any]) -> Any:
         packed = [pack(shard) for shard in shards]
-        return self._session.sparkContext.parallelize(packed, max(1, len(packed)))
+        with _alive():
+            return self._session.sparkContext.parallelize(packed, max(1, len(packed)))
 
     def map(self, parts: Any, step: Step) -> Any:
         blob = self._ship(step)
@@ -54,16 +72,20 @@ class SparkEngine(Engine):
         return parts.mapPartitionsWithIndex(cut).partitionBy(count, lambda key: key).mapPartitionsWithIndex(glue)
 
     def gather(self, parts: Any) -> list[Any]:
-        return [unpack(record) for record in parts.collect()]
+        with _alive():
+            return [unpack(record) for record in parts.collect()]
 
     def take(self, parts: Any, count: int) -> list[Any]:
-        return [unpack(record) for record in parts.take(count)]
+        with _alive():
+            return [unpack(record) for record in parts.take(count)]
 
     def inspect(self, parts: Any, fn: Callable[[Any], Any]) -> Any:
-        return parts.map(lambda record: fn(unpack(record))).first()
+        with _alive():
+            return parts.map(lambda record: fn(unpack(record))).first()
 
     def rows(self, parts: Any) -> list[int]:
-        return list(parts.map(lambda record: length_of(unpack(record))).collect())
+        with _alive():
+            return list(parts.map(lambda record: length_of(unpack(record))).collect())
 
     def count(self, parts: Any) -> int:
         return int(parts.getNumPartitions())
@@ -72,7 +94,8 @@ class SparkEngine(Engine):
         from pyspark import StorageLevel
 
         kept = parts.persist(StorageLevel.MEMORY_AND_DISK)
-        kept.count()
+        with _alive():
+            kept.count()
         return kept
 
     def free(self, parts: Any) -> None:

@@ -153,3 +153,18 @@ def test_data_twice_as_large_as_the_memory_limit_trains_within_it(tmp_path):
         assert cage.peak <= limit
     finally:
         cage.close()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_without_enough_memory_says_so_instead_of_hanging():
+    said = run_with("""
+        from orca.errors import ResourceError
+        init_orca_context(runtime="spark", cores=2, memory="512m")
+        try:
+            XShards.partition({"x": np.zeros((1200, 1 << 17), "f4")}, 4).to_numpy()
+        except ResourceError as error:
+            print(error)
+    """)
+    assert "lack of memory" in said
+    assert 'memory="8g"' in said
