@@ -88,6 +88,8 @@ def spark_settings(preload: bool = True) -> dict[str, str]:
         modules = ("pandas", "pyarrow", *imported())
         settings["spark.python.daemon.module"] = spark_daemon.MODULE
         settings[f"spark.executorEnv.{spark_daemon.VARIABLE}"] = ",".join(modules)
+        # Spark sets this for functions on frames alone, and has a daemon for each environment: let it be one for all.
+        settings["spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"] = "1"
     return settings
 
 

@@ -8,13 +8,31 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.util
 import os
+import sys
 
 VARIABLE = "ORCA_PRELOAD"
 MODULE = "orca.launch.spark_daemon"
 
 
+def drop_archives() -> None:
+    """Import an installed PySpark from its folder and not from the zip file inside of it that Spark puts before it.
+
+    Every task has all zip files on the path read anew, which takes longer than a small task.
+    """
+    archives = [entry for entry in sys.path if entry.endswith(".zip")]
+    kept = list(sys.path)
+    sys.path[:] = [entry for entry in kept if entry not in archives]
+    found = importlib.util.find_spec("pyspark")
+    home = os.path.dirname(found.origin) + os.sep if found is not None and found.origin is not None else None
+    sys.path[:] = [entry for entry in kept if entry not in archives or home is None or not entry.startswith(home)]
+    for entry in set(kept) - set(sys.path):
+        sys.path_importer_cache.pop(entry, None)
+
+
 def main() -> None:
+    drop_archives()
     for name in os.environ.get(VARIABLE, "").split(","):
         # A worker that needs the module will say what is wrong with it; others should not fail for it.
         with contextlib.suppress(Exception):
