@@ -73,10 +73,11 @@ def runtime(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def context(runtime: str) -> Iterator[Context]:
-    """A context on each runtime; its gangs end with the test, Ray and Spark stay."""
+    """A context on each runtime; Ray and Spark stay, and on Ray, where they start slowly, the gangs too."""
     made = init_orca_context(runtime=runtime, cores=SLOTS)
     yield made
-    made.stop_gangs()
+    if runtime != "ray":
+        made.stop_gangs()
 
 
 @pytest.fixture
@@ -106,7 +107,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Once OpenVINO or TensorFlow has computed something here it has threads, which do not survive a fork: what forks
-    # comes first.
+    """Put tests of one runtime together, so that each starts but a few times, and what must not fork last."""
     last = ("openvino", "accelerator", "keras")
-    items.sort(key=lambda item: max((last.index(word) + 1 for word in last if word in item.path.name), default=0))
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        # Once OpenVINO or TensorFlow has computed something here it has threads, which do not survive a fork.
+        threads = max((last.index(word) + 1 for word in last if word in item.path.name), default=0)
+        runtime = 2 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("ray") else 0
+        return threads, runtime
+
+    items.sort(key=place)
