@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from keras.src.utils.naming import reset_uids
 
 from orca.backends.base import Backend, Replica, State, StepOptions
 from orca.backends.keras.engine import LIBRARY
@@ -77,6 +78,7 @@ class KerasBackend(Backend):
                 f"{spec.library} where the workers' processes start."
             )
         prepare(context)
+        reset_uids()  # a model's names do not tell how many this process has made before
         number = context.memory["keras.replicas"] = context.memory.get("keras.replicas", 0) + 1
         reducer = Reducer() if context.place.world == 1 else self._join(context, spec, number)
         # The same seed on every rank gives the same first weights; each epoch then starts a stream per rank.
@@ -221,5 +223,6 @@ class MirroredBackend(KerasBackend):
             context.memory.pop("tensorflow", None)
             context.memory[key] = spec.workers
         prepare(context, spec.workers)
+        reset_uids()
         keras.utils.set_random_seed(seed)
         return MirroredReplica(lambda: check_trainable(spec.make_model(), spec.workers), spec.workers)

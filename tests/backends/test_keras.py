@@ -460,6 +460,16 @@ def test_shards_of_frames_and_explain(local: Context):
     assert est.score(x, y) == pytest.approx(((est.predict(x)[:, 0] > 0.5) == y).mean())
 
 
+def test_names_do_not_tell_what_a_worker_has_made_before(local: Context):
+    names = []
+    for _ in range(2):  # the second one in the same, warm processes
+        est = Estimator.from_keras(model_creator=embedding, config={"optimizer": "SGD"}, workers=2, seed=0)
+        est.fit(np.zeros((8, 2), "i4"), np.zeros(8, "f4"), batch_size=4)
+        names.append(list(est.get_state_dict()))
+    assert names[0] == names[1]
+    assert names[0][0].startswith("sequential/")
+
+
 def embedding(config):
     layers = [keras.layers.Embedding(20, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
