@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ _KEPT = 32
 
 
 class ModelFiles:
-    """An .xml and its .bin on this host; as bytes on the way to another process, which keeps them in its cache."""
+    """An .xml and its .bin: files of the user's, or bytes, which every host that needs them keeps in its cache."""
 
     def __init__(self, xml: Path) -> None:
         self._xml: Path | None = xml
@@ -35,15 +36,14 @@ class ModelFiles:
             # The weights stay as precise as they are.
             openvino.save_model(model, str(xml), compress_to_fp16=False)
             made = cls(xml)
-            made._xml = made._kept(cache)
-            made._bytes = None
+            made._kept(cache)
+            # The bytes stay: what lies in the cache has to make way for other models one day.
+            made._xml = None
         return made
 
     def path(self, cache: Path) -> Path:
         """Where the .xml is on this host."""
-        if self._xml is None or not self._xml.exists():
-            self._xml = self._kept(cache)
-        return self._xml
+        return self._xml if self._xml is not None and self._xml.exists() else self._kept(cache)
 
     def folder(self, cache: Path) -> Path:
         """The folder of this model in the cache."""
@@ -69,7 +69,7 @@ class ModelFiles:
 
     def _kept(self, cache: Path) -> Path:
         folder = self.folder(cache)
-        if not (folder / "model.xml").exists():
+        if not all((folder / name).exists() for name in ("model.xml", "model.bin")):
             folder.mkdir(parents=True, exist_ok=True)
             xml, weights = self._read()
             # The .xml comes last: whoever finds it finds the weights too. Another process may do the same meanwhile.
@@ -101,8 +101,13 @@ def _make_room(cache: Path) -> None:
             return folder.stat().st_mtime
         return 0.0
 
-    folders = [entry for entry in cache.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    for folder in sorted(folders, key=used, reverse=True)[_KEPT:]:
+    # Others may keep things of their own in the same folder.
+    ours = [
+        entry
+        for entry in cache.iterdir()
+        if re.fullmatch("[0-9a-f]{32}", entry.name) and ((entry / "model.xml").is_file() or (entry / "lock").is_file())
+    ]
+    for folder in sorted(ours, key=used, reverse=True)[_KEPT:]:
         # Whoever has the files open keeps them.
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -101,12 +101,11 @@ class OpenvinoReplica(Replica):
 def compiled(spec: OpenvinoSpec, threads: int) -> Any:
     """The model compiled for this process; the first process of a host compiles, later ones load what it made."""
     device = settings.device(spec.config)
-    path = spec.files.path(spec.cache)
     folder = spec.files.folder(spec.cache)
     told = {"CACHE_DIR": str(folder), **settings.properties(spec.config, threads)}
     try:
         with alone(folder):
-            return core().compile_model(str(path), device, told)
+            return core().compile_model(str(spec.files.path(spec.cache)), device, told)
     except RuntimeError as error:
         known = ", ".join(core().available_devices)
         if device.partition(":")[0].partition(".")[0] not in {*core().available_devices, "AUTO", "HETERO", "BATCH"}:

@@ -183,4 +183,6 @@ def _filled(array: Array, size: int | None) -> Array:
 
 
 def cache_of(config: Mapping[str, Any]) -> Path:
-    return Path(config["cache_dir"]).absolute() if config.get("cache_dir") else default_cache()
+    """Orca's own folder in the one that the config names, which may hold other things too; else that of the user."""
+    given = config.get("cache_dir")
+    return Path(given).absolute() / "orca-openvino" if given else default_cache()
