@@ -71,7 +71,14 @@ class AsyncServer(Collective):
 
     def zero_grad(self) -> None:
         for table in self._tables:
-            table.gradients.zero_()
+            table.clear()
+
+    def reduce(self) -> None:
+        for table in self._tables:
+            table.collect()
+
+    def take_gradients(self) -> None:
+        self.reduce()
 
     def trained(self) -> list[nn.Parameter]:
         return [member for table in self._tables for member in table.members]

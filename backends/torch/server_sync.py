@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,6 +34,11 @@ class Table:
     gradients: torch.Tensor
     owned: nn.Parameter
     """This rank's slice of the values, as the one parameter that its optimizer knows."""
+    parts: list[tuple[nn.Parameter, torch.Tensor]] = field(init=False)
+    """Each parameter with its part of the gradients, the very object that is to be its `grad`."""
+
+    def __post_init__(self) -> None:
+        self.parts = list(self.cut(self.gradients))
 
     def cut(self, flat: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Each parameter with its part of a flat tensor."""
@@ -41,6 +46,25 @@ class Table:
         for member in self.members:
             yield member, flat[offset : offset + member.numel()].view(member.shape)
             offset += member.numel()
+
+    def clear(self) -> None:
+        """Begin a step with gradients of zeros."""
+        self.gradients.zero_()
+        for member, part in self.parts:
+            if member.grad is not part:
+                member.grad = part
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def collect(self) -> None:
+        """Take over gradients that were assigned (by a callback, by `model.zero_grad()`) in place of ours: the
+        backward pass would go on filling those, which nobody sends."""
+        for member, part in self.parts:
+            if member.grad is not part:
+                if member.grad is None:
+                    part.zero_()
+                else:
+                    part.copy_(member.grad)
+                member.grad = part
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -74,10 +98,7 @@ def slices(optimizer: torch.optim.Optimizer, wanted: set[int], owners: int, owne
                 for member, part in table.cut(values):
                     part.copy_(member)
                     member.data = part
-                for member, part in table.cut(gradients):
-                    if member.grad is not None:
-                        part.copy_(member.grad)
-                    member.grad = part
+            table.collect()
             tables.append(table)
     return tables
 
@@ -177,7 +198,7 @@ class ParameterServer(Collective):
                     value.grad = None
             self.flags_changed()
         for table in self._tables:
-            table.gradients.zero_()
+            table.clear()
         for value in self._outside:
             value.grad = None
 
@@ -190,6 +211,8 @@ class ParameterServer(Collective):
             group["params"] = list(members)
 
     def reduce(self) -> None:
+        for table in self._tables:
+            table.collect()
         if self._outside and self.total(torch.tensor(float(any(v.grad is not None for v in self._outside)))) > 0:
             kept = {id(value): value.grad for value in self._outside}
             values = [(member, member.grad) for table in self._tables for member in table.members]
@@ -230,6 +253,7 @@ class ParameterServer(Collective):
 
     def take_gradients(self) -> None:
         for table in self._tables:
+            table.collect()
             table.owned.grad.copy_(table.gradients.chunk(self.world)[self._rank])
 
     def update(self) -> None:

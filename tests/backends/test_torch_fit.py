@@ -598,6 +598,40 @@ def test_gradients_of_the_parameter_server_are_shown_and_changed_by_hooks(local:
     assert losses[0] != estimator().fit(x, y, epochs=2, batch_size=16)["loss"]
 
 
+class Assign(Callback):
+    """Gives parameters other gradients, as objects of their own, and takes them away."""
+
+    acts_on_batches = False
+
+    def before_batch(self, run):
+        if run.step == 3:
+            run.model.zero_grad()
+
+    def on_gradients(self, run):
+        if run.step == 1:
+            run.model.zero_grad()
+        for value in run.model.parameters():
+            if run.step != 1 and value.grad is not None:
+                value.grad = value.grad * 0.5
+
+    def after_batch(self, run):
+        for value in run.model.parameters():
+            value.grad = torch.ones_like(value)
+
+
+@pytest.mark.parametrize("sync", ["ddp", "server", "async", pytest.param("horovod", marks=pytest.mark.horovod)])
+def test_gradients_that_a_hook_assigns_are_used(local: Context, sync):
+    x, y = make_data(48)
+    # With momentum a gradient of zeros is not the same as none, which slices of parameters cannot tell apart.
+    sgd = {"optimizer": torch.optim.SGD, "config": {"lr": 0.5}}
+    apart = {"mode": "async", "workers": 1} if sync == "async" else {}
+    est = estimator("server" if apart else sync, **apart, **sgd)
+    single = estimator(workers=1, **sgd)
+    for one in (est, single):
+        one.fit(x, y, epochs=2, batch_size=16, callbacks=[Assign()])
+    close(est, single.get_model())
+
+
 def test_a_failed_fit_leaves_the_estimator_as_it_was(local: Context, tmp_path):
     x, y = make_data(64)
     est = estimator()
