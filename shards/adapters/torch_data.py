@@ -15,26 +15,42 @@ FETCH_ROWS = 1024
 
 def batches(source: Any) -> Iterator[Any]:
     """Yield the source's rows as batches of arrays, in order and without its own shuffling."""
-    from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+    from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
-    dataset = source.dataset if isinstance(source, DataLoader) else source
-    if isinstance(source, DataLoader) and not isinstance(dataset, IterableDataset):
-        if not isinstance(source.sampler, SequentialSampler | RandomSampler) or len(source.sampler) != len(dataset):
-            raise DataError(
-                f"The DataLoader has a {type(source.sampler).__name__}, which Orca would ignore: it draws the order "
-                "itself. Give the rows you want as a torch.utils.data.Subset."
-            )
-    if isinstance(dataset, TensorDataset):
+    loads = isinstance(source, DataLoader)
+    dataset = source.dataset if loads else source
+    collate = source.collate_fn if loads else default_collate
+    if loads and not isinstance(dataset, IterableDataset):
+        _check_order(source)
+    # A subclass may change rows as they are fetched.
+    if type(dataset) is TensorDataset and collate in (default_collate, default_convert):
         # Already columns: no need to take rows apart and put them together again.
         yield tuple(tensor.detach().cpu().numpy() for tensor in dataset.tensors)
         return
-    collate = source.collate_fn if isinstance(source, DataLoader) else None
-    if isinstance(source, DataLoader) and isinstance(dataset, IterableDataset):
+    if loads and isinstance(dataset, IterableDataset):
         loader = source
     else:
-        loader = DataLoader(dataset, batch_size=FETCH_ROWS, shuffle=False, collate_fn=collate)
+        # With batch_size=None what the data set gives are batches already.
+        size = None if loads and source.batch_sampler is None else FETCH_ROWS
+        loader = DataLoader(dataset, batch_size=size, shuffle=False, collate_fn=collate)
     for batch in loader:
         yield tree_map(_array, batch)
+
+
+def _check_order(loader: Any) -> None:
+    """Raise if a loader picks rows or repeats them: all that is taken from it are the rows of its data set."""
+    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+    groups = loader.batch_sampler
+    known = groups is None or type(groups) is BatchSampler
+    sampler = groups if not known else loader.sampler if groups is None else groups.sampler
+    known = known and type(sampler) in (SequentialSampler, RandomSampler) and len(sampler) == len(loader.dataset)
+    repeats = getattr(sampler, "replacement", False)
+    if not known or repeats:
+        raise DataError(
+            f"The DataLoader has a {type(sampler).__name__}{' with replacement' if repeats else ''}, which Orca would "
+            "ignore: it draws the order itself. Give the rows you want as a torch.utils.data.Subset."
+        )
 
 
 def _array(leaf: Any) -> Any:

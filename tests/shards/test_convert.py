@@ -164,6 +164,53 @@ def test_torch_datasets_and_loaders(local: Context):
         arrays_of(picky, local)
 
 
+def test_torch_loaders_are_asked_for_rows_as_they_would_give_them(local: Context):
+    data = torch.utils.data
+    tensors = data.TensorDataset(torch.arange(9.0).reshape(9, 1), torch.arange(9) % 2)
+
+    class Doubled(data.TensorDataset):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x * 2, y
+
+    def doubled(rows):
+        x, y = data.default_collate(rows)
+        return x * 2, y
+
+    grouped = data.DataLoader(TinyRows(), batch_sampler=data.BatchSampler(data.RandomSampler(TinyRows()), 4, False))
+    batches = data.DataLoader([(torch.zeros(2, 3), torch.ones(2)), (torch.ones(7, 3), torch.ones(7))], batch_size=None)
+    for source, first in (
+        (Doubled(*tensors.tensors), 2 * np.arange(9)),
+        (data.DataLoader(tensors, collate_fn=doubled), 2 * np.arange(9)),
+        (data.DataLoader(tensors, batch_size=None), np.arange(9)),
+        (grouped, np.arange(9)),
+        (batches, np.repeat([0, 1], [2, 7])),
+    ):
+        np.testing.assert_array_equal(arrays_of(source, local)["x"][:, 0], first)
+
+
+class FirstRows(torch.utils.data.SequentialSampler):
+    """As long as the data, and yet other rows."""
+
+    def __iter__(self):
+        return iter([0] * len(self))
+
+
+def test_torch_samplers_that_pick_rows_are_refused(local: Context):
+    data = torch.utils.data
+    rows = TinyRows()
+    for options, name in (
+        ({"batch_sampler": [[0, 1], [2]]}, "list"),
+        ({"batch_sampler": data.BatchSampler(data.SubsetRandomSampler([1]), 2, False)}, "SubsetRandomSampler"),
+        ({"batch_sampler": data.BatchSampler(range(9), 2, False)}, "range"),
+        ({"sampler": data.RandomSampler(rows, replacement=True)}, "RandomSampler with replacement"),
+        ({"sampler": data.RandomSampler(rows, num_samples=4)}, "RandomSampler"),
+        ({"sampler": FirstRows(rows)}, "FirstRows"),
+    ):
+        with pytest.raises(DataError, match=f"has a {name}, which Orca would ignore"):
+            arrays_of(data.DataLoader(rows, **options), local)
+
+
 def test_data_creators_are_called_once_with_config_and_batch_size(local: Context, tmp_path):
     calls = []
 
