@@ -13,7 +13,8 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mxnet as mx
@@ -21,11 +22,12 @@ import numpy as np
 
 from orca.backends.base import Seat, State
 from orca.backends.mxnet.nets import Weight
-from orca.backends.mxnet.serving import Serving
+from orca.backends.mxnet.serving import Serving, give_up
 from orca.backends.mxnet.sync import Sync, same_statistics
 from orca.launch.rank import RankContext
 
 _LEAVE_SECONDS = 2.0
+_CONNECT_SECONDS = 120.0
 
 
 def role(rank: int, workers: int, servers: int) -> str:
@@ -40,7 +42,7 @@ def role(rank: int, workers: int, servers: int) -> str:
 def join(context: RankContext, workers: int, servers: int, kind: str) -> Sync:
     """Bring the store up together with all ranks, once in a rank's life."""
     mine = role(context.place.rank, workers, servers)
-    port = _free_port(context.place.address) if mine == "scheduler" else 0
+    port = held_port(context) if mine == "scheduler" else 0
     root = context.allgather((context.place.address, port))[-1]
     os.environ.update(
         {
@@ -59,16 +61,36 @@ def join(context: RankContext, workers: int, servers: int, kind: str) -> Sync:
         # ps-lite leaves when the workers have left.
         context.at_exit(lambda: thread.join(_LEAVE_SECONDS))
         return Served(context, workers, serving if mine == "server" else None, kind)
-    store = mx.kv.create(kind)
+    with limited(_CONNECT_SECONDS, f"the KVStore's scheduler at {root[0]}:{root[1]}"):
+        store = mx.kv.create(kind)
     sync = (AsyncStore if kind == "dist_async" else SyncStore)(context, workers, servers, store)
     context.at_exit(sync.leave)
     return sync
 
 
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
+def held_port(context: RankContext) -> int:
+    """A port that nobody else takes before ps-lite listens on it.
+
+    A socket that is bound and does not listen keeps others off; ps-lite's own says SO_REUSEADDR too, and may join it.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((context.place.address, 0))
+    context.at_exit(held.close)
+    return int(held.getsockname()[1])
+
+
+@contextmanager
+def limited(seconds: float, what: str) -> Iterator[None]:
+    """End this rank if the block, native code that nothing interrupts, takes longer."""
+    words = f"Could not connect to {what} within {seconds:g} s. Check that the hosts of all ranks reach each other."
+    timer = threading.Timer(seconds, give_up, [words])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class _Store(Sync):

@@ -7,10 +7,12 @@ import json
 import math
 import os
 import pickle
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import mxnet as mx
 import numpy as np
@@ -22,6 +24,15 @@ from orca.backends.mxnet.tensors import like, plain
 
 _SPREAD = 9973
 """The number by which MXNet spreads small arrays over the servers."""
+_LAST_WORDS_SECONDS = 0.3
+
+
+def give_up(words: str) -> NoReturn:
+    """End this process from any of its threads, which the driver notices at once."""
+    print(words, file=sys.stderr, flush=True)
+    # What was printed travels to the driver on a thread.
+    time.sleep(_LAST_WORDS_SECONDS)
+    os._exit(1)
 
 
 class Serving:
@@ -39,10 +50,14 @@ class Serving:
 
     def run(self) -> None:
         """Serve until the workers leave."""
-        self._store = mx.kv.create("dist")
-        prototype = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-        self._controller = prototype(self._command)
-        check_call(_LIB.MXKVStoreRunServer(self._store.handle, self._controller, None))
+        try:
+            self._store = mx.kv.create("dist")
+            prototype = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+            self._controller = prototype(self._command)
+            check_call(_LIB.MXKVStoreRunServer(self._store.handle, self._controller, None))
+        except BaseException:
+            # Workers would wait for ever for a rank that is alive and does not serve.
+            give_up(traceback.format_exc())
 
     def _command(self, number: int, body: bytes, _: Any) -> None:
         try:
@@ -59,8 +74,7 @@ class Serving:
             self._store._set_updater(self._update)
         except BaseException:
             # A server that goes on without its optimizer would train nonsense.
-            traceback.print_exc()
-            os._exit(1)
+            give_up(traceback.format_exc())
 
     def _update(self, key: Any, given: Any, weight: Any) -> None:
         try:
@@ -71,8 +85,7 @@ class Serving:
                 self._restore(int(key), weight)
                 self._updater(key, given, weight)
         except BaseException:
-            traceback.print_exc()
-            os._exit(1)
+            give_up(traceback.format_exc())
 
     def expect(self, sizes: Sequence[int] | None, state: State | None) -> None:
         """Hear how large the arrays are, and go on from a state of the optimizer."""
