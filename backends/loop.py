@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -163,6 +164,8 @@ _PIECE = 8
 """How many batches of columns become arrays at once."""
 
 _predictor: tuple[str, int, Replica] | None = None
+_predictor_lock = threading.RLock()
+"""Held while the model is made, so that threads which predict at once make it once."""
 
 
 def forget_predictor() -> None:
@@ -241,12 +244,13 @@ class Predict:
         """One model per process, kept for the next shard."""
         global _predictor
         job = self.job
-        if _predictor is None or _predictor[:2] != (job.owner, job.version):
-            replica = job.backend.build_alone(job.spec, job.seed, self.threads)
-            if job.state is not None:
-                replica.load_state(job.state)
-            _predictor = job.owner, job.version, replica
-        return _predictor[2]
+        with _predictor_lock:
+            if _predictor is None or _predictor[:2] != (job.owner, job.version):
+                replica = job.backend.build_alone(job.spec, job.seed, self.threads)
+                if job.state is not None:
+                    replica.load_state(job.state)
+                _predictor = job.owner, job.version, replica
+            return _predictor[2]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,9 +73,9 @@ class ModelFiles:
         if not all((folder / name).exists() for name in ("model.xml", "model.bin")):
             folder.mkdir(parents=True, exist_ok=True)
             xml, weights = self._read()
-            # The .xml comes last: whoever finds it finds the weights too. Another process may do the same meanwhile.
+            # The .xml comes last: whoever finds it finds the weights too. Others may do the same meanwhile.
             for name, content in (("model.bin", weights), ("model.xml", xml)):
-                draft = folder / f".{os.getpid()}-{name}"
+                draft = folder / f".{os.getpid()}-{threading.get_ident()}-{name}"
                 draft.write_bytes(content)
                 draft.replace(folder / name)
             _make_room(cache)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -11,6 +10,8 @@ import numpy as np
 import openvino
 
 Array = np.ndarray[Any, Any]
+_SPARE = 4
+"""Queues that wait for the next run; each has memory for its requests."""
 
 
 class _Slot:
@@ -24,35 +25,65 @@ class _Slot:
 
 
 class Queue:
-    """OpenVINO's AsyncInferQueue with the order of results kept."""
+    """OpenVINO's AsyncInferQueue with the order of results kept, and one for each run in flight.
+
+    Several threads, or several half-done iterators of one thread, cannot share one: each would wait for the
+    other's requests.
+    """
 
     def __init__(self, compiled: Any, requests: int | None = None) -> None:
+        self._compiled = compiled
         # Without a number OpenVINO asks the device for its optimum.
-        self._queue = openvino.AsyncInferQueue(compiled, requests or 0)
-        self._queue.set_callback(_done)
+        self._requests = requests or 0
+        self._free = [self._made()]
+        self._size = len(self._free[0])
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._size
 
     def run(self, batches: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
         """The outputs of each batch; the next batches are made while earlier ones are computed."""
+        try:
+            queue = self._free.pop()
+        except IndexError:
+            queue = self._made()
         pending: deque[_Slot] = deque()
+        well = False
         try:
             for inputs in batches:
                 slot = _Slot(inputs)
                 # Arrays of the right kind are read where they are. Blocks until a request is free.
-                self._queue.start_async(dict(enumerate(inputs)), slot, share_inputs=True)
+                queue.start_async(dict(enumerate(inputs)), slot, share_inputs=True)
                 pending.append(slot)
                 while pending and pending[0].outputs is not None:
                     yield pending.popleft().outputs or []
-            self._queue.wait_all()
+            queue.wait_all()
+            well = True
             while pending:
                 yield pending.popleft().outputs or []
+        except GeneratorExit:
+            well = True  # nobody wants the rest
+            raise
         finally:
-            if pending:
-                # A batch failed, or nobody wants the rest: no request may go on with memory that is given up.
-                with contextlib.suppress(RuntimeError):
-                    self._queue.wait_all()
+            # One that failed would tell its old error to every later run.
+            if _rested(queue) and well and len(self._free) < _SPARE:
+                self._free.append(queue)
+
+    def _made(self) -> Any:
+        queue = openvino.AsyncInferQueue(self._compiled, self._requests)
+        queue.set_callback(_done)
+        return queue
+
+
+def _rested(queue: Any) -> bool:
+    """Wait until no request works with memory that is about to be given up; say whether all of them ended well."""
+    well = True
+    for request in queue:
+        try:
+            request.wait()
+        except RuntimeError:
+            well = False
+    return well
 
 
 def _done(request: Any, slot: _Slot) -> None:

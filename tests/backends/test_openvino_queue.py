@@ -1,0 +1,60 @@
+"""Requests of OpenVINO: threads and half-done iterators beside each other, errors that pass, one row for each row."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import openvino
+import openvino.opset13 as ops
+import pytest
+
+from orca import Estimator
+from orca.backends.openvino.replica import OpenvinoReplica
+from orca.context import Context
+from orca.errors import DataError
+from tests.backends.openvino_models import WEIGHTS, dense, dense_result
+
+x = np.random.default_rng(0).normal(size=(4000, 6))
+wanted = dense_result(x)
+
+
+def open_axes(path):
+    """Adds six numbers to rows that may have any length, so that only the computation itself finds others wrong."""
+    rows = ops.parameter([-1, -1], np.float32, name="features")
+    made = openvino.Model([ops.add(rows, ops.constant(WEIGHTS[:, :1].T))], [rows], "open")
+    openvino.save_model(made, str(path), compress_to_fp16=False)
+    return str(path)
+
+
+@pytest.mark.timeout(60)
+def test_threads_predict_at_once(local: Context, tmp_path):
+    est = Estimator.from_openvino(model_path=dense(tmp_path / "dense.xml"))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: est.predict(x, batch_size=8), range(16)))
+    for one in found:
+        np.testing.assert_allclose(one, wanted, atol=1e-5)
+
+
+@pytest.mark.timeout(60)
+def test_a_thread_can_leave_predictions_half_done(local: Context, tmp_path):
+    replica = OpenvinoReplica(Estimator.from_openvino(model_path=dense(tmp_path / "dense.xml")).spec, 1)
+    batches = np.split(x, 500)
+    one, two = replica.predict_stream(iter(batches)), replica.predict_stream(iter(batches))
+    for place in range(20):
+        for stream in (one, two):
+            np.testing.assert_allclose(next(stream), wanted[8 * place : 8 * place + 8], atol=1e-5)
+    one.close()
+    np.testing.assert_allclose(np.concatenate([*two]), wanted[160:], atol=1e-5)
+    for _ in range(20):
+        next(replica.predict_stream(iter(batches)))
+    np.testing.assert_allclose(np.concatenate([*replica.predict_stream(iter(batches))]), wanted, atol=1e-5)
+
+
+@pytest.mark.timeout(60)
+def test_a_failed_request_does_not_spoil_later_ones(local: Context, tmp_path):
+    est = Estimator.from_openvino(model_path=open_axes(tmp_path / "open.xml"))
+    for _ in range(3):
+        with pytest.raises(DataError, match="OpenVINO cannot run"):
+            est.predict(x[:100, :5], batch_size=8)
+        np.testing.assert_allclose(est.predict(x, batch_size=64), x + WEIGHTS[:, 0], atol=1e-5)
