@@ -1,0 +1,198 @@
+"""What goes into Keras estimators and comes out of them: data, files, exports, and clear errors."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from orca import Estimator, WorkerError, XShards
+from orca.context import Context
+from orca.errors import ArgumentError, DataError
+from tests.backends.test_keras import data, two_by_two
+from tests.conformance.test_keras import estimator, model_creator
+
+
+def test_every_row_of_a_tf_dataset_is_seen_once(context: Context):
+    x, y = data(45)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    creator = lambda config, batch_size: dataset.batch(batch_size)  # noqa: E731
+    curves = [
+        estimator("multiworker", 2).fit(given, epochs=1, batch_size=10)[0] for given in (dataset, creator, (x, y))
+    ]
+    assert {record["rows"] for record in curves} == {45}
+    assert curves[0]["loss"] == curves[1]["loss"] == curves[2]["loss"]
+
+
+def test_a_spark_dataframe_in_and_out(spark_session):
+    from orca import init_orca_context, stop_orca_context
+
+    init_orca_context(runtime="spark")
+    try:
+        x, y = data(40)
+        frame = spark_session.createDataFrame([(row.tolist(), float(label)) for row, label in zip(x, y, strict=True)])
+        frame = frame.toDF("features", "label").repartition(3)
+        est = estimator("multiworker", 2)
+        history = est.fit(frame, epochs=2, batch_size=10, feature_cols=["features"], label_cols="label")
+        assert history["rows"] == [40, 40]
+        rows = est.predict(frame, feature_cols=["features"]).collect()
+        alone = est.get_model().predict(np.array([row.features for row in rows], "f4"), verbose=0)
+        np.testing.assert_allclose(np.array([row.prediction for row in rows]), alone, rtol=1e-4, atol=1e-6)
+    finally:
+        stop_orca_context()
+
+
+def own_loss(truth, output):
+    return keras.ops.mean((truth - output) ** 2)
+
+
+def test_files_of_every_kind(local: Context, tmp_path):
+    x, y = data()
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, activation="relu"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), loss=own_loss)
+    before = [value.copy() for value in model.get_weights()]
+    est = Estimator.from_keras(model=model, workers=2, seed=0)
+    est.fit(x, y, epochs=2, batch_size=16)
+    for mine, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, old)  # the user's own object stays as it was
+    expected = est.predict(x)
+    again = Estimator.from_keras(model=model, workers=2, seed=0)
+    for name in ("model.keras", "model.h5", "only.weights.h5", "folder"):
+        path = str(tmp_path / name)
+        save, load = (est.save_weights, again.load_weights) if "weights" in name else (est.save, again.load)
+        assert save(path) == path
+        more = {"custom_objects": {"own_loss": own_loss}} if name.startswith("model") else {}
+        load(path, **more)
+        np.testing.assert_allclose(again.predict(x), expected, rtol=1e-6)
+    again.load(str(tmp_path / "model.keras"), custom_objects={"own_loss": own_loss})
+    again.seed, again._epoch = est.seed, est.epoch
+    again.fit(x, y, epochs=1, batch_size=16)
+    est.fit(x, y, epochs=1, batch_size=16)
+    np.testing.assert_allclose(again.predict(x), est.predict(x), rtol=1e-5)  # the optimizer's slots came along
+    with pytest.raises(DataError, match="does not exist"):
+        est.load(str(tmp_path / "nowhere.keras"))
+    with pytest.raises(WorkerError, match="do not fit"):
+        estimator("multiworker", 1).load(path).evaluate(x, y)
+
+
+def test_exported_models_give_the_same_numbers(local: Context, tmp_path):
+    x, y = data(20)
+    est = estimator("multiworker", 1)
+    est.fit(x, y, batch_size=10)
+    expected = est.predict(x)
+    saved = tf.saved_model.load(est.export("savedmodel", str(tmp_path / "saved")))
+    np.testing.assert_allclose(saved.serve(x).numpy(), expected, rtol=1e-5)
+    import openvino
+    from onnx.reference import ReferenceEvaluator
+
+    compiled = openvino.Core().compile_model(est.export("openvino", str(tmp_path / "ir")), "CPU")
+    np.testing.assert_allclose(compiled(x)[0], expected, rtol=1e-4, atol=1e-5)
+    found = ReferenceEvaluator(est.export("onnx", str(tmp_path / "model")))
+    np.testing.assert_allclose(found.run(None, {found.input_names[0]: x})[0], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ArgumentError, match="savedmodel"):
+        est.export("saved", str(tmp_path / "x"))
+
+
+class Unbuildable(keras.layers.Layer):
+    """Cannot be rebuilt: its argument is not in its config."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x):
+        return x * self.factor
+
+
+class TestBadInput:
+    def test_an_uncompiled_model(self, local: Context):
+        x, y = data(20)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        with pytest.raises(ArgumentError, match="is not compiled: call model.compile"):
+            Estimator.from_keras(model=model).fit(x, y)
+        with pytest.raises(WorkerError, match="is not compiled"):
+            Estimator.from_keras(model_creator=lambda config: keras.Sequential([keras.Input((6,))])).fit(x, y)
+
+    def test_a_creator_of_something_else(self, local: Context):
+        x, y = data(20)
+        with pytest.raises(WorkerError, match="model_creator= returned a dict; expected a keras.Model"):
+            Estimator.from_keras(model_creator=lambda config: {}).fit(x, y)
+        with pytest.raises(DataError, match="received a str"):
+            estimator("multiworker", 1).fit(lambda config, batch_size: "rows")
+        for wrong in ({}, {"model": model_creator}, {"model": "lenet"}, {"model_creator": 3}):
+            with pytest.raises(ArgumentError, match="model"):
+                Estimator.from_keras(**wrong)
+
+    def test_shapes_that_do_not_match(self, local: Context):
+        x, y = data(20)
+        with pytest.raises(WorkerError, match="(?s)shape"):
+            estimator("multiworker", 2).fit(x[:, :4], y)
+        with pytest.raises(WorkerError, match="(?s)shape"):
+            estimator("multiworker", 2).fit(x, np.zeros((20, 3), "f4"))
+
+    def test_names_of_outputs_that_do_not_match(self, local: Context):
+        x = {"left": np.zeros((8, 2), "f4"), "right": np.zeros((8, 4), "f4")}
+        est = Estimator.from_keras(model_creator=two_by_two)
+        with pytest.raises(WorkerError, match="(?s)side"):
+            est.fit({"x": x, "y": {"side": np.zeros(8, "i8"), "sum": np.zeros(8, "f4")}}, batch_size=8)
+
+    def test_a_model_that_cannot_be_rebuilt(self, local: Context):
+        x, y = data(20)
+        model = keras.Sequential([keras.Input((6,)), Unbuildable(2.0), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        with pytest.raises(ArgumentError, match=r"cannot be rebuilt on a worker.*model_creator"):
+            Estimator.from_keras(model=model).fit(x, y)
+        assert local.warm(1, Estimator.from_keras(model=model).backend.preload) is None  # nothing was started
+
+    def test_options_that_do_not_belong(self, local: Context):
+        x, y = data(20)
+        with pytest.raises(ArgumentError, match="gradient_accumulation_steps"):
+            estimator("multiworker", 1).fit(x, y, accumulate=2)
+        with pytest.raises(ArgumentError, match="not an option of backend='multiworker'"):
+            estimator("multiworker", 1, staleness=3)
+        with pytest.raises(ArgumentError, match="Known: horovod, mirrored, multiworker, parameter_server"):
+            estimator("mutliworker", 1)
+
+        def lamb(config):
+            model = model_creator(config)
+            model.compile(keras.optimizers.Lamb(), "mse")
+            return model
+
+        with pytest.raises(ArgumentError, match="Lamb looks at whole weights"):
+            Estimator.from_keras(model=lamb({}), backend="ps", workers=2).fit(x, y)
+        with pytest.raises(WorkerError, match="Lamb looks at whole weights"):
+            Estimator.from_keras(model_creator=lamb, backend="ps", workers=2).fit(x, y)
+
+    def test_a_loss_that_is_no_mean(self, local: Context):
+        x, y = data(20)
+
+        def creator(config):
+            model = model_creator(config)
+            model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+            return model
+
+        with pytest.raises(WorkerError, match="reduction='sum', which workers cannot put together"):
+            Estimator.from_keras(model_creator=creator, workers=2).fit(x, y)
+        Estimator.from_keras(model_creator=creator, workers=1).fit(x, y)
+
+    def test_nan_in_the_loss(self, local: Context):
+        x, y = data(20)
+        x[3] = np.nan
+        with pytest.raises(WorkerError, match="The loss became nan"):
+            estimator("multiworker", 2).fit(x, y)
+
+
+def test_shards_of_frames_and_explain(local: Context):
+    import pandas as pd
+
+    x, y = data(30)
+    frame = pd.DataFrame({**{f"c{number}": x[:, number] for number in range(6)}, "label": y})
+    est = estimator("mirrored", 2)
+    columns = [f"c{number}" for number in range(6)]
+    est.fit(XShards.partition(frame, num_shards=3), epochs=1, batch_size=10, feature_cols=columns, label_cols="label")
+    out = est.predict(frame, feature_cols=columns)
+    assert len(out["prediction"]) == 30
+    assert "keras" in est.explain()
+    assert "1 of" in est.explain()
+    assert est.score(x, y) == pytest.approx(((est.predict(x)[:, 0] > 0.5) == y).mean())
