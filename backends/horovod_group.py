@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -31,10 +32,10 @@ def join(context: RankContext, hvd: Any) -> None:
     place = context.place
     server = None
     port = 0
-    everyone = context.allgather((place.host, place.address))
-    # Hosts in the order of their first rank; a host's name stands for its address, which is what is reachable.
-    hosts = list(dict.fromkeys(address for _, address in everyone))
-    counts = {address: sum(1 for _, other in everyone if other == address) for address in hosts}
+    # A host is called by its address, which is what is reachable.
+    everyone = context.allgather((place.address, place.local_rank))
+    hosts = _hosts(everyone)
+    counts = {address: sum(1 for other, _ in everyone if other == address) for address in hosts}
     if place.rank == 0:
         server = RendezvousServer(verbose=0)
         port = server.start()
@@ -43,6 +44,7 @@ def join(context: RankContext, hvd: Any) -> None:
         )
         server.init(assignments)
     address, port = context.allgather((place.address, port))[0]
+    cross_rank, cross_size = across(everyone, place.rank)
     variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
@@ -54,8 +56,8 @@ def join(context: RankContext, hvd: Any) -> None:
         "HOROVOD_SIZE": place.world,
         "HOROVOD_LOCAL_RANK": place.local_rank,
         "HOROVOD_LOCAL_SIZE": place.local_world,
-        "HOROVOD_CROSS_RANK": hosts.index(place.address),
-        "HOROVOD_CROSS_SIZE": len(hosts),
+        "HOROVOD_CROSS_RANK": cross_rank,
+        "HOROVOD_CROSS_SIZE": cross_size,
     }
     os.environ.update({name: str(value) for name, value in variables.items() if value != ""})
     os.environ[_FUSION] = _GIVEN or str(_APART if place.world > 2 else _TOGETHER)
@@ -64,6 +66,19 @@ def join(context: RankContext, hvd: Any) -> None:
     if server is not None:
         context.at_exit(server.stop)
     context.at_exit(hvd.shutdown)
+
+
+def across(everyone: Sequence[tuple[str, int]], rank: int) -> tuple[int, int]:
+    """A rank's place among the hosts, and how many there are. Each rank has a host's address and a number there;
+    Horovod counts the hosts that have a rank of the same number, and waits for as many as were counted."""
+    _, number = everyone[rank]
+    peers = [address for address in _hosts(everyone) if (address, number) in everyone]
+    return peers.index(everyone[rank][0]), len(peers)
+
+
+def _hosts(everyone: Sequence[tuple[str, int]]) -> list[str]:
+    """The hosts, in the order of their first rank."""
+    return list(dict.fromkeys(address for address, _ in everyone))
 
 
 def interface(address: str) -> str | None:

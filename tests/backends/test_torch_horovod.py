@@ -1,11 +1,13 @@
-"""Horovod in processes that were in other gangs before."""
+"""Horovod on hosts with unlike numbers of ranks, and in processes that were in other gangs before."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
+from orca.backends.horovod_group import across
 from orca.context import Context
 
 pytestmark = pytest.mark.horovod
@@ -34,3 +36,42 @@ def rejoin(rank_context):
 def test_a_process_that_was_in_a_larger_gang_agrees_with_a_new_one(local: Context):
     results = local.gang(2).call(rejoin)
     assert results == [[[2.0 * part for part in range(9)]] * 5] * 2
+
+
+LAYOUTS = {"2+1": [2, 1], "1+2": [1, 2], "3+1+2": [3, 1, 2], "2+2": [2, 2]}
+
+
+@pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS)
+def test_ranks_are_counted_across_hosts_as_horovod_counts_them(sizes):
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+
+    everyone = [(f"host{host}", local) for host, size in enumerate(sizes) for local in range(size)]
+    slots = get_host_assignments(parse_hosts(",".join(f"host{n}:{size}" for n, size in enumerate(sizes))), sum(sizes))
+    assert [across(everyone, slot.rank) for slot in slots] == [(slot.cross_rank, slot.cross_size) for slot in slots]
+
+
+def test_ranks_of_a_host_need_not_follow_each_other():
+    everyone = [("a", 0), ("b", 0), ("a", 1)]
+    assert [across(everyone, rank) for rank in range(3)] == [(0, 2), (1, 2), (0, 1)]
+
+
+def sum_over_hosts(rank_context, sizes):
+    import horovod.torch as hvd
+    import torch
+
+    from orca.backends.torch import horovod_sync
+
+    everyone = [(host, local) for host, size in enumerate(sizes) for local in range(size)]
+    host, local = everyone[rank_context.place.rank]
+    # Addresses of this very machine: to Horovod each is a host. It waits a minute for ranks that do not come.
+    os.environ.update(HOROVOD_GLOO_IFACE="lo", HOROVOD_GLOO_TIMEOUT_SECONDS="10")
+    address = f"127.0.0.{host + 1}"
+    rank_context.place = replace(rank_context.place, address=address, local_rank=local, local_world=sizes[host])
+    horovod_sync.join(rank_context)
+    return float(hvd.allreduce(torch.ones(()), op=hvd.Sum, name="ones"))
+
+
+def test_hosts_may_have_unlike_numbers_of_ranks(local: Context):
+    gang = local.gang(3)
+    assert gang.call(sum_over_hosts, [2, 1]) == [3.0] * 3
+    gang.stop()
