@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -74,6 +74,13 @@ class FitResult:
     """The model's inputs without any row, for what has to know their form later."""
 
 
+class _Asked(NamedTuple):
+    """A method of the replica that all ranks have to call, the same for each."""
+
+    method: str
+    args: tuple[Any, ...]
+
+
 def fit_on_rank(context: RankContext, job: Job, plan: FitPlan) -> FitResult:
     """Train as planned."""
     return Training(context, job, plan).run()
@@ -99,7 +106,9 @@ class Training:
             shuffle=plan.shuffle,
         )
         self._validation = Rows(context.sources["validation"]) if plan.validate else None
-        self._callbacks = list(plan.callbacks)
+        # A server without a model has nothing that a callback could see or change.
+        serves = self._seat.rank is None and self._replica.inner_model is None
+        self._callbacks = [] if serves else list(plan.callbacks)
         config = dict(getattr(job.spec, "config", {}))
         self._run = Run(self._replica, self._place.rank, self._seat.world, config)
         self._run.step = plan.first_step
@@ -125,9 +134,7 @@ class Training:
         records: list[dict[str, Any]] = []
         run.epoch = plan.first_epoch
         run.reason = plan.stopped
-        for callback in self._callbacks:
-            callback.before_run(run)
-        self._agree()
+        self._hook("before_run")
         for epoch in range(max(plan.first_epoch, run.own_epoch), plan.last_epoch):
             if run.reason is not None or self._is_over():
                 break
@@ -135,9 +142,7 @@ class Training:
             if record is not None:
                 records.append(record)
             first_batch = 0
-        for callback in self._callbacks:
-            callback.after_run(run)
-        self._agree()
+        self._hook("after_run")
         self._save()
         # What a rank holds now is the next version of the model.
         self._context.memory["replica"] = (self._job.owner, self._job.version + 1, replica)
@@ -169,9 +174,7 @@ class Training:
             self._tally, self._steps = Tally(self._metrics, replica.own_metrics), []
             if replica.own_metrics is not None:
                 replica.own_metrics.reset()
-            for callback in self._callbacks:
-                callback.before_epoch(run)
-            self._agree()
+            self._hook("before_epoch")
             if run.reason is not None:
                 run.epoch = epoch
                 return None
@@ -196,9 +199,7 @@ class Training:
             record["lr"] = rate
         record |= {"rows": rows, "seconds": seconds, "rows_per_s": done / max(seconds, 1e-9)}
         run.record = record
-        for callback in self._callbacks:
-            callback.after_epoch(run)
-        self._agree()
+        self._hook("after_epoch")
         if plan.steps_wanted:
             self._tell_steps(first_step)
         if self._place.rank == 0:
@@ -253,6 +254,19 @@ class Training:
         waits = self._feed.rows.nbytes > psutil.virtual_memory().available
         return ahead(batches) if self._place.threads > 1 or waits else batches
 
+    def _hook(self, name: str) -> None:
+        """Call a hook of every callback where all ranks meet, then agree on what was asked for."""
+        # Only here do servers listen; within an epoch a state is each worker's own.
+        self._run.ask = self._ask if self._seat.world < self._place.world else None
+        for callback in self._callbacks:
+            getattr(callback, name)(self._run)
+        self._run.ask = None
+        self._agree()
+
+    def _ask(self, method: str, *args: Any) -> None:
+        """Have ranks that call no callbacks take part in what a callback does with all replicas."""
+        self._context.allgather(_Asked(method, args if self._place.rank == 0 else ()))
+
     def _call(self, hook: str) -> None:
         for callback in self._hooked[hook]:
             getattr(callback, hook)(self._run)
@@ -270,11 +284,16 @@ class Training:
     def _agree(self, members: int | None = None) -> None:
         """Make one of what the callbacks of all ranks have asked for; within an epoch, of those that train."""
         run = self._run
-        if not self._callbacks:
+        if not self._plan.callbacks:
             return
-        told = self._context.allgather((run.reason, run.saves), members)
-        run.reason = next((reason for reason, _ in told if reason is not None), None)
-        run.saves = list(dict.fromkeys(save for _, saves in told for save in saves))
+        mine = (run.reason, run.saves, run.own_epoch)
+        told = self._context.allgather(mine, members)
+        while isinstance(asked := told[0], _Asked):
+            getattr(self._replica, asked.method)(*asked.args)
+            told = self._context.allgather(mine, members)
+        run.reason = next((reason for reason, _, _ in told if reason is not None), None)
+        run.saves = list(dict.fromkeys(save for _, saves, _ in told for save in saves))
+        run.own_epoch = max(epoch for _, _, epoch in told)
 
     def _save(self) -> None:
         saves, self._run.saves = self._run.saves, []

@@ -43,6 +43,8 @@ class Run:
         """Whether this run goes on from a checkpoint."""
         self.reason: str | None = None
         self.saves: list[tuple[str, str | None]] = []
+        self.ask: Callable[..., None] | None = None
+        """Tells servers, which call no callbacks, to take part."""
         self._replica = replica
 
     @property
@@ -69,10 +71,14 @@ class Run:
 
     def snapshot(self) -> State:
         """The whole state of the model; to be called on all ranks at the same place."""
+        if self.ask is not None:
+            self.ask("state")
         return self._replica.state()
 
     def restore(self, state: State) -> None:
         """Take over a snapshot; to be called on all ranks at the same place."""
+        if self.ask is not None:
+            self.ask("load_state", {**state, "model": {}})
         self._replica.load_state(state)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -46,16 +50,45 @@ def look(tokens: tuple[str, ...] = ("zygote", "ray::_RankActor")) -> Leftovers:
             stopped.add(process.pid)
         if any(token in text for token in tokens):
             ranks.add(process.pid)
-    ports = {
-        (entry.laddr.ip, entry.laddr.port)
-        for entry in psutil.Process().net_connections("tcp")
-        if entry.status == psutil.CONN_LISTEN
-    }
+    ports = listening([os.getpid()])
     folder = Path(tempfile.gettempdir())
     files = {path.name for path in folder.glob("orca-*")} | {path.name for path in folder.glob(".orca-*")}
     mine = {path.name for path in folder.glob("orca-shards-*")}
     files |= {f"{name}/{shard.name}" for name in mine for shard in (folder / name).glob(f"{os.getpid()}-*")}
     return Leftovers(frozenset(ranks), frozenset(stopped), frozenset(ports), frozenset(files))
+
+
+def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
+    """Where these processes listen."""
+    found = set()
+    for pid in pids:
+        with suppress(psutil.Error):
+            found |= {
+                (entry.laddr.ip, entry.laddr.port)
+                for entry in psutil.Process(pid).net_connections("tcp")
+                if entry.status == psutil.CONN_LISTEN
+            }
+    return found
+
+
+def still_there(pids: Iterable[int], ports: Iterable[tuple[str, int]], seconds: float = 10.0) -> list[Any]:
+    """Which of these processes live, and at which of these ports somebody listens, once there was time to end."""
+    end = time.monotonic() + seconds
+    while (left := [*filter(_lives, pids), *filter(_answers, ports)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _answers(port: tuple[str, int]) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(tuple(port)) == 0
 
 
 def settle(before: Leftovers, seconds: float = 10.0) -> Leftovers:

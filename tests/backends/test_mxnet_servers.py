@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
-from orca import WorkerError
+from orca import WorkerError, create_config
+from orca.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from orca.context import Context
 from tests.conformance.models import make_data
 from tests.conformance.test_mxnet import estimator
@@ -56,3 +58,50 @@ def test_workers_wait_for_the_store_for_a_limited_time():
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
     assert shown.returncode == 1
     assert shown.stderr.startswith("Could not connect to the scheduler within 0.1 s")
+
+
+class Looks(Callback):
+    """Looks at the model in every hook, saves and stops the run after some epoch."""
+
+    acts_on_batches = False
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.norms = folder, []
+
+    def before_run(self, run):
+        assert run.rank < run.world
+        run.optimizer.wd = 0.0
+
+    def before_epoch(self, run):
+        assert run.rank < run.world
+        self.norms.append(norm(run.model))
+
+    def after_batch(self, run):
+        assert norm(run.model) > 0
+
+    def after_epoch(self, run):
+        run.record["norm"] = norm(run.model)
+        if run.epoch == 2:
+            run.save(self.folder)
+            run.stop("seen enough")
+
+    def after_run(self, run):
+        self.norms.append(norm(run.model))
+
+
+def norm(model):
+    return float(sum(value.data().square().sum().asscalar() for value in model.collect_params().values()))
+
+
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_callbacks_run_on_workers_and_servers_do_what_they_ask_for(local: Context, kind, tmp_path):
+    x, y = make_data(64)
+    est = estimator(2, kvstore=kind)
+    looks, kept = Looks(str(tmp_path / "looks")), ModelCheckpoint(str(tmp_path / "kept"), keep=1)
+    history = est.fit(x, y, epochs=5, batch_size=16, callbacks=[looks, kept])
+    assert history["epoch"] == [1, 2]
+    assert len(looks.norms) == 3
+    assert history["norm"] == pytest.approx(looks.norms[1:])
+    assert estimator(2).load(str(tmp_path / "looks")).epoch == 2
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["epoch-0002"]
+    assert estimator(1, None).load(kept.best_path).evaluate(x, y) == pytest.approx(est.evaluate(x, y), rel=1e-5)

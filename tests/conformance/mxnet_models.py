@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import time
+from pathlib import Path
 
 import mxnet as mx
 from mxnet import gluon
 
 from orca import create_config
 from orca.callbacks import Callback
+from tests.leftovers import listening
 
 CONFIG = create_config(optimizer="sgd", optimizer_params={"learning_rate": 0.1, "momentum": 0.9}, log_interval=0)
 
@@ -28,23 +32,28 @@ def loss_creator(config):
 
 
 class KillRole(Callback):
-    """Kills the process of some rank, from a worker, in some step, once."""
+    """Kills the process of some rank, from worker 0, in some step, once; the driver tells whose process is which."""
 
     acts_on_batches = False
 
     def __init__(self, rank: int, folder: str, step: int = 15) -> None:
-        self.rank, self.folder, self.step = rank, folder, step
-
-    def before_run(self, run):
-        with open(f"{self.folder}/{run.rank}.pid", "w") as file:
-            file.write(str(os.getpid()))
+        self.rank, self.folder, self.step = rank, Path(folder), step
 
     def after_batch(self, run):
-        if run.rank == 0 and run.step == self.step and not os.path.exists(f"{self.folder}/killed"):
-            with open(f"{self.folder}/killed", "w") as file:
-                file.write(str(time.time()))
-            with open(f"{self.folder}/{self.rank}.pid") as file:
-                os.kill(int(file.read()), 9)
+        if run.rank == 0 and run.step == self.step and not (self.folder / "killed").exists():
+            pids = json.loads(awaited(self.folder / "pids"))
+            (self.folder / "ports").write_text(json.dumps(sorted(listening(pids))))
+            (self.folder / "killed").write_text(str(time.time()))
+            os.kill(pids[self.rank], signal.SIGKILL)
+
+
+def awaited(path: Path, seconds: float = 20.0) -> str:
+    """What stands in a file, as soon as it is there."""
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, path
+        time.sleep(0.01)
+    return path.read_text()
 
 
 def lenet(config):

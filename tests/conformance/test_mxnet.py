@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +18,7 @@ from orca.context import Context
 from orca.triggers import SeveralIteration
 from tests.conformance.models import global_order, make_data
 from tests.conformance.test_training import LAYOUTS, cut
-from tests.leftovers import look, settle
+from tests.leftovers import look, settle, still_there
 
 mx = pytest.importorskip("mxnet")
 from mxnet import gluon
@@ -160,7 +165,9 @@ def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(local: Conte
 
     whole, told = fit()
     kill = KillRole(1, str(tmp_path), step=57)
-    broken, history = fit(checkpoint_trigger=SeveralIteration(10), max_failures=1, callbacks=[kill])
+    whole.shutdown()
+    with told_pids(local, whole, tmp_path):
+        broken, history = fit(checkpoint_trigger=SeveralIteration(10), max_failures=1, callbacks=[kill])
     assert (tmp_path / "killed").exists()
     assert broken.step == whole.step == 100
     np.testing.assert_allclose(history["loss"], told["loss"], rtol=1e-5)
@@ -174,6 +181,29 @@ def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(local: Conte
             np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-7)
 
 
+@contextmanager
+def told_pids(context: Context, est: Estimator, folder: Path) -> Iterator[None]:
+    """Write the processes of an estimator's ranks into a file there, once they run."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(0.02):
+            gang = context.warm(est._ranks, est.backend.preload)
+            pids = [hello.pid for hello in gang.places] if gang is not None else []
+            if len(pids) == est._ranks:
+                (folder / "soon").write_text(json.dumps(pids))
+                (folder / "soon").rename(folder / "pids")
+                return
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(10)
+
+
 @pytest.mark.parametrize(("victim", "name"), [(1, "worker 1"), (2, "server 0"), (3, "scheduler")])
 def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Context, victim, name, tmp_path):
     if (context.runtime, victim) in (("ray", 3), ("ray", 1), ("spark", 1), ("spark", 2)):
@@ -185,11 +215,16 @@ def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Co
     before = look()
     (tmp_path / "first").mkdir()
     failing = estimator(2)
-    with pytest.raises(WorkerError, match=name) as caught:
+    with told_pids(context, failing, tmp_path / "first"), pytest.raises(WorkerError, match=name) as caught:
         failing.fit(x, y, epochs=50, batch_size=8, callbacks=[KillRole(victim, str(tmp_path / "first"))])
     assert time.time() - float((tmp_path / "first" / "killed").read_text()) < LIMIT_SECONDS
     assert caught.value.rank == victim
     assert caught.value.role == name
+    pids, ports = (json.loads((tmp_path / "first" / what).read_text()) for what in ("pids", "ports"))
+    assert len(pids) == 4
+    # Of ps-lite each rank listens somewhere.
+    assert len(ports) >= 4
+    assert not still_there(pids, ports)
     after = settle(before)
     assert not after.ranks - before.ranks
     assert not after.ports - before.ports
@@ -197,7 +232,8 @@ def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Co
     (tmp_path / "second").mkdir()
     again = estimator(2)
     kill = KillRole(victim, str(tmp_path / "second"))
-    again.fit(x, y, epochs=2, batch_size=8, max_failures=1, callbacks=[kill])
+    with told_pids(context, again, tmp_path / "second"):
+        again.fit(x, y, epochs=2, batch_size=8, max_failures=1, callbacks=[kill])
     assert (tmp_path / "second" / "killed").exists()
     same_weights(again, est.get_model())
 
