@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ class Saving:
     _epoch: int
     _step: int
     _version: int
+    _owner: str
     _state: State | None
     _position: dict[str, Any] | None
     _example: Any
@@ -99,8 +101,7 @@ class Saving:
         own = path.endswith(self.backend.files)
         state = self.backend.read_model(self.spec, path, None) if own else checkpoint.load(path)[1]
         kept = {key: value for key, value in (self._state or {}).items() if key != "model"}
-        self._state = {"model": state["model"], **kept}
-        self._version += 1
+        self._hold({"model": state["model"], **kept})
         return self
 
     def load(self, path: str, custom_objects: Mapping[str, Any] | None = None) -> Self:
@@ -110,9 +111,8 @@ class Saving:
         """
         path = os.fspath(path)
         if path.endswith(self.backend.files):
-            self._state = self.backend.read_model(self.spec, path, custom_objects)
+            self._hold(self.backend.read_model(self.spec, path, custom_objects))
             self._position = self._example = None
-            self._version += 1
             return self
         about, state = checkpoint.load(path)
         if about["framework"] != self.backend.framework:
@@ -125,13 +125,20 @@ class Saving:
             if known:
                 self._scheduler.load_state(known[0])
         self._example = state.pop("example", None)
-        self._state = state
+        self._hold(state)
         self._epoch = int(about["epoch"])
         self._step = int(about.get("step", 0))
         # The order of the epochs to come depends on the seed: going on exactly needs the one that was used.
         self.seed = int(about["seed"])
-        self._version += 1
         return self
+
+    def _hold(self, state: State) -> None:
+        """Have another state from now on."""
+        self._state = state
+        self._version += 1
+        if "optimizer" not in state:
+            # Warm ranks would train on with the optimizer they have, new ones with a fresh one.
+            self._owner = uuid.uuid4().hex
 
     def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> Self:
         """Load the newest checkpoint below a folder, or with ``version`` the one of that step."""

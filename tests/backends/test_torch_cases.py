@@ -170,6 +170,17 @@ def test_learning_goes_on_with_the_schedule_after_load_and_set_params(local: Con
     assert half.fit(x, y, epochs=3, batch_size=16)["lr"] == pytest.approx(rates[2:])
 
 
+@pytest.mark.parametrize("sync", ["ddp", "server"])
+def test_weights_alone_are_trained_by_a_fresh_optimizer_on_warm_ranks_too(local: Context, sync, tmp_path):
+    x, y = make_data(48)
+    warm, cold = (estimator(sync, optimizer=torch.optim.Adam, config={"lr": 0.05}) for _ in range(2))
+    warm.fit(x, y, epochs=3, batch_size=16)
+    path = warm.save_weights(str(tmp_path / "weights"))
+    losses = [est.load(path).fit(x, y, epochs=2, batch_size=16)["loss"] for est in (warm, cold)]
+    assert losses[0] == losses[1]
+    close(warm, cold.get_model(), rtol=0, atol=0)
+
+
 def test_a_fit_that_learned_keeps_it_whatever_a_logger_does_after(local: Context):
     class Bad(Logger):
         def end(self, error):
