@@ -2,8 +2,8 @@
 
 Rules. Numbers and booleans keep their type. Decimals become float64, timestamps and dates datetime64, text a
 numpy text array. Lists (also nested, also of fixed size) whose entries have one length become one array with
-further axes. A missing value becomes NaN in a float column; in any other column it is an error, because every
-choice of a number for it would be a guess.
+further axes; so do tensors, those of Ray too, with the shape that their type tells. A missing value becomes NaN
+in a float column; in any other column it is an error, because every choice of a number for it would be a guess.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def arrow_to_numpy(column: Any, name: str) -> np.ndarray[Any, Any]:
     if pa.types.is_dictionary(kind):
         return arrow_to_numpy(column.dictionary_decode(), name)
     if isinstance(column, pa.ExtensionArray):
-        return arrow_to_numpy(column.storage, name)
+        return _tensors(column, name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _lists(column, name)
     if column.null_count and not pa.types.is_floating(kind) and not pa.types.is_decimal(kind):
@@ -82,6 +82,26 @@ def _lists(column: Any, name: str) -> np.ndarray[Any, Any]:
         width = low
     inner = arrow_to_numpy(values, name)
     return inner.reshape(len(column), width, *inner.shape[1:])
+
+
+def _tensors(column: Any, name: str) -> np.ndarray[Any, Any]:
+    """An extension column: its storage, which is flat, in the shape that its type tells, if it does."""
+    shape = getattr(column.type, "shape", None)
+    if shape is None:
+        return arrow_to_numpy(column.storage, name)
+    if None in shape:
+        raise DataError(f"Column {name!r} has tensors of different shapes; a model needs one shape. Pad or cut them.")
+    made = arrow_to_numpy(column.storage, name).reshape(len(column), *shape)
+    order = list(getattr(column.type, "permutation", None) or range(len(shape)))
+    if order == sorted(order):
+        return made
+    if [order[axis] for axis in order] != sorted(order):
+        # Arrow's own libraries do not agree whether this is the way there or back.
+        raise DataError(
+            f"Column {name!r} has tensors whose axes are stored in the order {order}. Store them in their own order, "
+            "with numpy.ascontiguousarray."
+        )
+    return made.transpose(0, *(axis + 1 for axis in order))
 
 
 def series_to_numpy(series: Any, name: str) -> np.ndarray[Any, Any]:

@@ -29,6 +29,13 @@ class Port:
     order: tuple[int, ...] | None = None
     """How to transpose rows of data into this input's layout."""
 
+    @property
+    def given(self) -> tuple[int | None, ...]:
+        """The shape in the layout of the data."""
+        if self.order is None:
+            return self.shape
+        return tuple(self.shape[self.order.index(axis)] for axis in range(len(self.shape)))
+
     def __str__(self) -> str:
         return f"{self.name!r} {shown(self.shape)}"
 
@@ -82,7 +89,7 @@ def _by_name(features: dict[str, Any], ports: Sequence[Port]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Fit:
-    """How rows become what an input takes: each entry a whole request, or several rows; transposed, or reshaped."""
+    """How rows become what an input takes: each entry a whole request, or several rows; reshaped, then transposed."""
 
     nested: bool = False
     stacked: bool = False
@@ -92,10 +99,10 @@ class Fit:
 
     def __call__(self, rows: Array, dtype: str) -> Array:
         """The rows in the input's form and dtype; the same memory where nothing has to change."""
-        if self.order is not None:
-            rows = rows.transpose(self.order)
         if self.shape is not None:
             rows = rows.reshape(len(rows), *self.shape)
+        if self.order is not None:
+            rows = rows.transpose(self.order)
         return np.ascontiguousarray(rows, dtype)
 
 
@@ -106,27 +113,22 @@ def fit_to(port: Port, shape: Sequence[int], dtype: Any) -> Fit:
         raise DataError(f"The input {port} takes numbers ({port.dtype}); received {np.dtype(dtype)}.")
     if np.dtype(port.dtype).kind in "biu" and kind == "f":
         raise DataError(f"The input {port} takes whole numbers ({port.dtype}); received {np.dtype(dtype)}: use astype.")
-    rank = len(port.shape)
+    rank, order, given = len(port.shape), port.order, port.given
     row = tuple(shape[1:])
-    if port.order is not None and len(shape) == rank:
-        moved = tuple(shape[axis] for axis in port.order)
-        if _same(port.shape[1:], moved[1:]):
-            return Fit(order=port.order)
-    elif len(shape) == rank and _same(port.shape[1:], row):
-        return Fit()
-    if len(shape) == rank + 1 and _same(port.shape, row):
-        return Fit(nested=True)
-    if len(shape) == rank + 1 and _same(port.shape[1:], row[1:]):
-        return Fit(stacked=True)
-    wanted = port.shape[1:]
-    # Columns of DataFrames are often flat, or single numbers.
-    if (
-        None not in wanted
-        and len(shape) <= 2
-        and rank > 1
-        and math.prod(row) == math.prod(map(int, map(_side, wanted)))
-    ):
-        return Fit(shape=tuple(map(_side, wanted)))
+    if len(shape) == rank + 1 and _same(given, row):
+        return Fit(nested=True, order=order)
+    wanted = given[1:]
+    # Only entries that are whole requests can have the axis of rows elsewhere.
+    if order is None or order[0] == 0:
+        if len(shape) == rank and _same(wanted, row):
+            return Fit(order=order)
+        if len(shape) == rank + 1 and _same(wanted, row[1:]):
+            return Fit(stacked=True, order=order)
+        # Columns of DataFrames are often flat, or single numbers, or lack an axis of length one.
+        if None not in wanted and rank > 1:
+            flat = len(shape) <= 2 and math.prod(row) == math.prod(map(_side, wanted))
+            if flat or [side for side in row if side != 1] == [side for side in wanted if side != 1]:
+                return Fit(order=order, shape=tuple(map(_side, wanted)))
     raise DataError(f"The input {port} does not take rows of shape {shown(row)}.{_advice(port, shape)}")
 
 
@@ -140,17 +142,17 @@ def _same(wanted: Sequence[int | None], given: Sequence[int]) -> bool:
 
 
 def _advice(port: Port, shape: Sequence[int]) -> str:
-    if port.order is not None:
-        return ""
-    if len(shape) == len(port.shape) == 4:
+    if port.order is None and len(shape) == len(port.shape) == 4:
         high, wide, channels = shape[1:]
         for letters, row in (("NHWC", (channels, high, wide)), ("NCHW", (wide, high, channels))):
             turned = row if letters == "NHWC" else (shape[2], shape[3], shape[1])
             if _same(port.shape[1:], turned):
                 return f' The data looks like {letters}: give layout="{letters}" to from_openvino.'
-    if len(shape) == len(port.shape) - 1 and _same(port.shape[1:], shape):
+    if len(shape) == len(port.shape) - 1 and _same(port.given[1:], shape):
         return " This is one row: give an array of rows, data[None]."
-    return f" Expected {shown((None, *port.shape[1:]))} with any number of rows."
+    if port.order is not None and port.order[0] != 0:
+        return " Its layout has no axis of rows in front: give whole requests, one after the other."
+    return f" Expected {shown((None, *port.given[1:]))} with any number of rows."
 
 
 def with_layout(ports: Sequence[Port], layout: Any, known: Sequence[str | None]) -> list[Port]:
