@@ -414,9 +414,13 @@ class Training:
         told = self._context.allgather(np.array(self._steps, np.float64).reshape(-1, 3))
         told = [part for part in told if len(part)]
         if self._place.rank == 0 and told:
-            sums, counts = (sum(part[:, index] for part in told) for index in (0, 1))
+            # Workers that do not keep step may have stopped at different ones.
+            longest = max(told, key=len)
+            sums = np.zeros((len(longest), 2))
+            for part in told:
+                sums[: len(part)] += part[:, :2]
             with np.errstate(invalid="ignore", divide="ignore"):
-                values = {"loss": sums / counts, "lr": told[0][:, 2]}
+                values = {"loss": sums[:, 0] / sums[:, 1], "lr": longest[:, 2]}
             self._context.emit("steps", first=first_step + 1, values=values)
 
 

@@ -45,6 +45,27 @@ def test_one_rank_that_stops_before_an_epoch_stops_all(local: Context):
     assert (len(history), history.stopped, est.epoch) == (1, "enough", 1)
 
 
+def test_an_asynchronous_worker_that_stops_early_leaves_the_others_steps_to_the_loggers(local: Context):
+    class Stop(Callback):
+        acts_on_batches = False
+
+        def after_batch(self, run):
+            if run.rank == 1 and run.batch == 2:
+                run.stop("enough")
+
+    class Notes(Logger):
+        def steps(self, first, values):
+            self.told = first, values
+
+    notes = Notes()
+    est = estimator("server", mode="async")
+    history = est.fit(*make_data(64), epochs=3, batch_size=16, callbacks=[Stop(), notes])
+    first, values = notes.told
+    assert (first, len(history), history.stopped) == (1, 1, "enough")
+    assert {name: len(told) for name, told in values.items()} == {"loss": 4, "lr": 4}
+    assert np.isfinite(values["loss"]).all()
+
+
 class Branches(nn.Module):
     """Uses one of two branches, by the data."""
 
