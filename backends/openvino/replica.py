@@ -69,10 +69,12 @@ class OpenvinoReplica(Replica):
                 continue
             cut = []
             for part, length in zip(parts, requests.lengths, strict=True):
-                if part.ndim == 0 or part.shape[0] < length:
+                sent = self._spec.fixed_batch or length
+                if part.ndim == 0 or part.shape[0] != sent:
                     raise DataError(
-                        f"The output {port} gave shape {list(part.shape)} for {length} rows of input: predictions need "
-                        "one row for each."
+                        f"The output {port} gave shape {list(part.shape)} for {sent} row{'s' * (sent > 1)} of input: "
+                        "predictions need one row for each. To get all of it for each request, give an array of whole "
+                        "requests, such as data[:, None] for requests of one row."
                     )
                 cut.append(part[:length])
             rows = cut[0] if len(cut) == 1 else np.concatenate(cut)

@@ -58,3 +58,14 @@ def test_a_failed_request_does_not_spoil_later_ones(local: Context, tmp_path):
         with pytest.raises(DataError, match="OpenVINO cannot run"):
             est.predict(x[:100, :5], batch_size=8)
         np.testing.assert_allclose(est.predict(x, batch_size=64), x + WEIGHTS[:, 0], atol=1e-5)
+
+
+def test_an_output_with_other_rows_than_the_input_is_refused(local: Context, tmp_path):
+    image = ops.parameter([1, 3, 4, 4], np.float32, name="image")
+    boxes = ops.reshape(ops.tile(image, ops.constant(np.array([5, 1, 1, 1]))), ops.constant(np.array([48, 5])), False)
+    openvino.save_model(openvino.Model([boxes], [image], "boxes"), str(tmp_path / "boxes.xml"))
+    images = np.random.default_rng(0).normal(size=(3, 3, 4, 4))
+    est = Estimator.from_openvino(model_path=tmp_path / "boxes.xml")
+    with pytest.raises(DataError, match=r"gave shape \[48, 5\] for 1 row of input.*data\[:, None\]"):
+        est.predict(images)
+    assert est.predict(images[:, None]).shape == (3, 48, 5)
