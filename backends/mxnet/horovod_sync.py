@@ -28,6 +28,11 @@ class HorovodSync(Sync):
     def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
         super().attach(weights, optimizer, state)
         self._gradients = [weight.gradient for weight in weights]
+        for number, weight in enumerate(weights):
+            # A copy: the model's own array may lie in memory in an order that only MXNet knows.
+            told = mx.nd.array(weight.value.asnumpy(), dtype=weight.value.dtype)
+            self._hvd.broadcast_(told, root_rank=0, name=f"first.{number}")
+            weight.value[:] = told
 
     def reduce(self) -> None:
         self._hvd.grouped_allreduce_(self._gradients, average=False, name="gradients")

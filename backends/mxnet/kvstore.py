@@ -124,18 +124,25 @@ class SyncStore(_Store):
 
     def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
         super().attach(weights, optimizer, state)
-        kinds = dict.fromkeys(str(np.dtype(weight.gradient.dtype)) for weight in weights)
-        self._groups = [_Group([w.gradient for w in weights if str(np.dtype(w.gradient.dtype)) == k]) for k in kinds]
+        kinds: dict[str, list[Weight]] = {}
+        for weight in weights:
+            kinds.setdefault(str(np.dtype(weight.gradient.dtype)), []).append(weight)
+        self._groups = [_Group([weight.gradient for weight in alike]) for alike in kinds.values()]
         self._plan: list[list[tuple[int, int, int]]] = []
         key = 1
-        for group in self._groups:
+        for group, alike in zip(self._groups, kinds.values(), strict=True):
             parts = min(self._servers, group.size)
             edges = [group.size * number // parts for number in range(parts + 1)]
             # MXNet spreads keys over the servers by their numbers.
             self._plan.append([(key + number, edges[number], edges[number + 1]) for number in range(parts)])
             key += self._servers
+            values = _Group([weight.value for weight in alike])
+            flat = values.joined()
             for number, low, high in self._plan[-1]:
-                self._store.init(number, mx.nd.zeros(high - low, dtype=group.dtype))
+                # A store begins with what worker 0 gives to it, so all begin with these weights.
+                self._store.init(number, flat[low:high])
+                self._store.pull(number, out=flat[low:high])
+            values.spread(flat)
         self._store.init(0, mx.nd.zeros(1))
 
     def reduce(self) -> None:

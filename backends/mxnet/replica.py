@@ -63,6 +63,8 @@ class MXNetReplica(Replica):
             self._net.shape(tree_map(lambda leaf: np.zeros_like(leaf), sample))
         assert self._sync is not None
         self._sync.attach(self._net.weights(), self._optimizer, self._optimizer_state)
+        # An initializer may draw numbers that no seed fixes: all ranks begin with what rank 0 has.
+        self._sync.settle(self._net.statistics())
         self._attached = True
 
     def train_step(self, batch: Batch, want_output: bool) -> Outcome:
@@ -224,6 +226,7 @@ class ServingReplica(Replica):
         assert self._sync is not None
         if not self._attached:
             self._sync.attach([], None, self._state)
+            self._sync.settle(())
             self._attached = True
 
     def train_step(self, batch: Batch, want_output: bool) -> Outcome:

@@ -28,7 +28,7 @@ class Sync:
         return Seat(rank, self.world)
 
     def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
-        """Begin with these weights, the same on every rank, and the state of an optimizer if there is one."""
+        """Begin with rank 0's values of these weights, and the state of an optimizer if there is one."""
         self.learner = Learner(optimizer, weights)
         if state is not None:
             self.learner.load_state(state)

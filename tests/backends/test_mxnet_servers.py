@@ -10,13 +10,14 @@ import time
 import numpy as np
 import pytest
 
-from orca import WorkerError, create_config
-from orca.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from orca import WorkerError
+from orca.callbacks import Callback, ModelCheckpoint
 from orca.context import Context
 from tests.conformance.models import make_data
 from tests.conformance.test_mxnet import estimator
 
 mx = pytest.importorskip("mxnet")
+from mxnet import gluon
 
 from tests.conformance.mxnet_models import model_creator
 
@@ -105,3 +106,53 @@ def test_callbacks_run_on_workers_and_servers_do_what_they_ask_for(local: Contex
     assert estimator(2).load(str(tmp_path / "looks")).epoch == 2
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["epoch-0002"]
     assert estimator(1, None).load(kept.best_path).evaluate(x, y) == pytest.approx(est.evaluate(x, y), rel=1e-5)
+
+
+class Unseeded(mx.init.Initializer):
+    """Draws numbers that no seed of Orca's fixes."""
+
+    def _init_weight(self, name, array):
+        array[:] = np.random.default_rng().normal(size=array.shape)
+
+
+def half_frozen(config):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(8, activation="tanh"), gluon.nn.Dense(2))
+    net.initialize(Unseeded())
+    net[0].collect_params().setattr("grad_req", "null")
+    return net
+
+
+class KeepsWeights(Callback):
+    """Writes each worker's weights to a file, before and after the run."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def before_run(self, run):
+        self.keep(run, "first")
+
+    def after_run(self, run):
+        self.keep(run, "last")
+
+    def keep(self, run, when):
+        values = [value.data().asnumpy().reshape(-1) for value in run.model.collect_params().values()]
+        np.save(f"{self.folder}/{when}-{run.rank}.npy", np.concatenate(values))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"num_servers": 2},
+        {"kvstore": "dist_async"},
+        pytest.param({"backend": "horovod", "num_servers": None}, marks=pytest.mark.horovod),
+    ],
+    ids=["sync", "async", "horovod"],
+)
+def test_all_workers_begin_with_the_weights_of_the_first(local: Context, more, tmp_path):
+    est = estimator(2, model_creator=half_frozen, **more)
+    est.fit(*make_data(32), batch_size=8, callbacks=[KeepsWeights(str(tmp_path))])
+    for when in ("first", "last"):
+        first, second = (np.load(tmp_path / f"{when}-{rank}.npy") for rank in range(2))
+        np.testing.assert_array_equal(first, second, err_msg=when)
+        assert np.abs(first).sum() > 0
