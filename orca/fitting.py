@@ -30,6 +30,8 @@ class Fitting:
     def __init__(self, plan: FitPlan, show: Progress, keeper: Keeper, loggers: Sequence[Logger]) -> None:
         self._plan, self._show, self._keeper, self._loggers = plan, show, keeper, loggers
         self._records: dict[int, dict[str, Any]] = {}
+        self._last_step = 0
+        """The last step that loggers have heard of in this run."""
 
     def run(
         self,
@@ -72,12 +74,21 @@ class Fitting:
         self._keeper(event)
         if event.kind == "epoch":
             record = event.data["record"]
+            # After a failure epochs are trained again; a log has each of them once.
+            known = record["epoch"] in self._records
             self._records[record["epoch"]] = record
-            for logger in self._loggers:
+            for logger in () if known else self._loggers:
                 logger.epoch({**record, "step": event.data["step"]})
         elif event.kind == "steps":
+            self._log_steps(event.data["first"], event.data["values"])
+
+    def _log_steps(self, first: int, values: dict[str, Any]) -> None:
+        last = first + len(values["loss"]) - 1
+        known = max(0, self._last_step + 1 - first)
+        if last > self._last_step:
+            self._last_step = last
             for logger in self._loggers:
-                logger.steps(event.data["first"], event.data["values"])
+                logger.steps(first + known, {name: told[known:] for name, told in values.items()})
 
 
 def _rest(plan: FitPlan, last: Event) -> FitPlan:

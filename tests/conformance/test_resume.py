@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from orca import Estimator, WorkerError
-from orca.callbacks import Callback
+from orca.callbacks import Callback, CSVLogger, JSONLLogger
 from orca.context import Context
 from orca.triggers import EveryEpoch, SeveralIteration
 from tests.conformance.models import make_data
@@ -94,6 +95,23 @@ def test_a_killed_rank_and_an_automatic_resume_leave_no_trace_in_the_weights(con
     for name in ("loss", "accuracy", "auc", "lr"):
         assert history[name] == told[name], name
     assert [record["epoch"] for record in history] == [1, 2, 3]
+
+
+def test_epochs_that_are_trained_again_are_logged_once(local: Context, tmp_path):
+    x, y = make_data(32)
+    loggers = [CSVLogger(tmp_path / "log.csv"), JSONLLogger(tmp_path / "log.jsonl", steps=True)]
+    # Four steps an epoch: the second epoch has been told when the third fails and all goes back to step 6.
+    kill = KillOnce(11, str(tmp_path / "killed"))
+    est = estimator("torch_distributed", workers=2)
+    options = {"checkpoint_trigger": SeveralIteration(6), "max_failures": 1, "callbacks": [kill, *loggers]}
+    history = est.fit(x, y, batch_size=8, epochs=4, **options)
+    assert os.path.exists(tmp_path / "killed")
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["epoch", "1", "2", "3", "4"]
+    told = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in told if "epoch" in entry] == [1, 2, 3, 4]
+    assert [entry["step"] for entry in told if "epoch" not in entry] == list(range(1, 17))
+    assert [entry["loss"] for entry in told if "epoch" in entry] == history["loss"]
 
 
 def test_too_many_failures_are_told(local: Context, tmp_path):
