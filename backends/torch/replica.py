@@ -124,7 +124,8 @@ class TorchReplica(Replica):
         # over all rows of the step.
         counts: list[Any] = [self._loss.count(piece[1], 0, piece[2]) for piece in pieces]
         uneven = counts[0] is not None
-        total: Any = batch.total
+        # Where ranks do not keep step each one's rows are a step by themselves.
+        total: Any = batch.total if sync.keeps_step else rows * sync.world
         if uneven:
             counts = [count if rows else torch.zeros_like(count) for count in counts]
             total = sync.total(torch.stack([count.reshape(()) for count in counts]).sum())

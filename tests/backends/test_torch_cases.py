@@ -66,6 +66,13 @@ def test_an_asynchronous_worker_that_stops_early_leaves_the_others_steps_to_the_
     assert np.isfinite(values["loss"]).all()
 
 
+def test_an_asynchronous_worker_with_all_rows_of_a_short_step_pushes_their_mean(local: Context):
+    x, y = make_data(1)
+    est = estimator("server", mode="async")
+    est.fit(x, y, epochs=3, batch_size=2)
+    close(est, alone(x, y, _step, epochs=3, batch_size=2))
+
+
 class Branches(nn.Module):
     """Uses one of two branches, by the data."""
 
