@@ -50,6 +50,11 @@ class Source:
         """Whether outputs go beside named columns."""
         return self.form.feature_cols is not None
 
+    @property
+    def here(self) -> bool:
+        """Whether the rows stay in this process, and the model comes to them."""
+        return self.shards is None and self.kind != "spark"
+
     def sample(self, count: int) -> Any:
         """The features of the first rows, brought into this process."""
         take = FirstRows(count, self.form.feature_cols, self.form.together)
@@ -77,8 +82,8 @@ def predict(
     context = current()
     fast = est.backend.pretrained or accelerator is not None
     # Nobody else computes meanwhile: a model that brings its own threads has no need of another process.
-    here = fast and est.workers == 1 and context.runtime == "local"
-    source = _source(est, data, feature_cols, context, here)
+    alone = fast and est.workers == 1 and context.runtime == "local"
+    source = _source(est, data, feature_cols, context, alone)
     sample = None
     if fast:
         sample = source.sample(SAMPLE if accelerator is not None else 1)
@@ -93,13 +98,13 @@ def predict(
     context.preload = est.backend.preload
     if sample is not None:
         # All rows if they are here, as they cost nothing: a missing axis of rows cannot be seen in one row.
-        whole = source.shards is None and not source.framed
+        whole = source.here and not source.framed
         est.backend.check_features(est.spec, source.data["x"] if whole else sample)
     check_picklable(**est.backend.travels(est.spec))
-    step = _step(est, batch_size, output_cols, source, _threads(context, here))
+    step = _step(est, batch_size, output_cols, source, _threads(context, source))
     if source.kind == "spark":
         return add_columns(data, source.form, step.tables, est._outputs_like(step, sample))
-    if source.shards is None:
+    if source.here:
         return step(data) if source.framed else step.run(source.data["x"])
     if source.framed:
         return from_frames(source.shards.transform_shard(step), source.kind)
@@ -115,11 +120,12 @@ def sample(est: Estimator, data: Any, feature_cols: Columns, count: int) -> Any:
     return _source(est, data, feature_cols, context, context.runtime == "local").sample(count)
 
 
-def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, here: bool) -> Source:
+def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, alone: bool) -> Source:
+    """Find out what the data is; `alone` says that rows of this process may stay in it."""
     kind = recognise(data)
     if kind in ("spark", "ray", "frame", "table") or (kind == "shards" and feature_cols is not None):
         form = est._form(_columns(est, data, kind, feature_cols), None)
-        if kind == "spark" or (here and kind in ("frame", "table")):
+        if kind == "spark" or (alone and kind in ("frame", "table")):
             check_frame(data, form)
             return Source(data, kind, form)
         frames = to_frames(data, kind, est.workers)
@@ -129,7 +135,7 @@ def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, 
     names = est.backend.input_names(est.spec)
     if isinstance(data, dict) and len(names) > 1 and set(names) <= set(data):
         data = {"x": data}  # also if one of the inputs is called "x"
-    if here and kind == "arrays":
+    if alone and kind == "arrays":
         return Source(to_tree(data, None, need_labels=False, pairs=False), kind, form)
     # Fewer, larger tasks: one per worker, as each loads the model once.
     return Source(data, kind, form, to_shards(data, None, context.engine, form, parts=est.workers))
@@ -150,11 +156,11 @@ def _names(data: Any, kind: str) -> Any:
     return (data.columns() or []) if kind == "ray" else data.columns
 
 
-def _threads(context: Context, here: bool) -> int | None:
-    if here:
+def _threads(context: Context, source: Source) -> int | None:
+    if source.here:
         return min(context.cores, usable_cpus())
-    # Local ranks know their share of the cores; tasks of Ray and Spark are given one core each.
-    return None if context.runtime == "local" else 1
+    # Local ranks know their share of the cores; tasks of Ray and Spark, also beside a local context, have one core.
+    return None if source.kind != "spark" and source.shards.engine.name == "local" else 1
 
 
 def _step(est: Estimator, batch_size: int | None, output_cols: Any, source: Source, threads: int | None) -> Predict:
