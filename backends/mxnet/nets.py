@@ -115,6 +115,7 @@ class GluonNet(Net):
             )
         self.dtype = next((np.dtype(p.dtype) for p in own.values() if np.dtype(p.dtype).kind == "f"), np.dtype("f4"))
         self._order = _argument_names(block)
+        self._learned: list[Weight] = []
 
     def _parameters(self) -> dict[str, Any]:
         return dict(self.model._collect_params_with_prefix())
@@ -132,7 +133,18 @@ class GluonNet(Net):
         # A loss of one number is taken for the mean over the rows.
         head = scale * rows if loss.size == 1 and rows > 1 else scale
         mx.autograd.backward([loss], [mx.nd.full(loss.shape, head, dtype=loss.dtype)])
+        self._clear_stale()
         return Seen(_summed(loss, rows), outputs if wanted else None)
+
+    def _clear_stale(self) -> None:
+        """Weights that this forward pass left out still have the gradient of a step before."""
+        if not self._learned:
+            self._learned = self.weights()
+        for _, value, gradient, _ in self._learned:
+            if value._fresh_grad:
+                value._fresh_grad = False
+            else:
+                gradient[:] = 0
 
     def score(self, features: Any, labels: Any, weights: Any, rows: int) -> Seen:
         outputs = self._call(features)

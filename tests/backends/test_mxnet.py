@@ -129,6 +129,39 @@ def test_blocks_that_are_not_hybrid_weights_and_clipping(local: Context):
         same_weights(fit(2, **more), fit(1, **more).get_model(), str(more))
 
 
+class Either(gluon.Block):
+    """Uses one of its two layers, as the first row says."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = gluon.nn.Dense(2, in_units=6), gluon.nn.Dense(2, in_units=6)
+
+    def forward(self, x):
+        return self.left(x) if x[0, 0].asscalar() > 0 else self.right(x)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_layers_that_a_step_leaves_out_have_no_gradient(local: Context, workers):
+    x, y = make_data(64)
+    est = estimator(workers, None, model_creator=lambda config: Either())
+    est.fit(x, y, epochs=1, batch_size=8, shuffle=False)
+    mx.random.seed(SEED)
+    net, loss = Either(), loss_creator({})
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), CONFIG["optimizer"], CONFIG["optimizer_params"])
+    size = 8 // workers
+    for start in range(0, 64, 8):
+        net.collect_params().zero_grad()
+        with mx.autograd.record():
+            shares = [slice(low, low + size) for low in range(start, start + 8, size)]
+            losses = [loss(net(mx.nd.array(x[share])), mx.nd.array(y[share])) for share in shares]
+        mx.autograd.backward(losses)
+        for parameter in net.collect_params().values():
+            parameter.data()._fresh_grad = True  # so that Trainer takes zeros too
+        trainer.step(8)
+    same_weights(est, net)
+
+
 def test_two_inputs_and_two_outputs(local: Context, tmp_path):
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(40, 3)).astype("f4"), rng.normal(size=(40, 2)).astype("f4")
