@@ -71,8 +71,12 @@ class TorchSpec:
         made: Any = self.loss
         if inspect.isclass(made):
             made = cast(Any, made)()
-        elif made is not None and not isinstance(made, nn.Module) and _positional(made) == 1:
-            made = made(self.config)
+        elif made is not None and not isinstance(made, nn.Module):
+            names = _names(made)
+            if _positional(made) == 1 or names == ["config"]:
+                made = made(self.config)
+            elif names == []:
+                made = made()
         _check_mean(made)
         return made  # type: ignore[no-any-return]
 
@@ -155,16 +159,18 @@ def _positional(function: Any) -> int:
 
 def _create(creator: Any, config: dict[str, Any]) -> Any:
     """Call a class or creator: with the config if it takes one, with matching names for a class."""
+    names = _names(creator) or []
     if inspect.isclass(creator):
-        known = inspect.signature(creator).parameters
-        if list(known) == ["config"]:
+        if names == ["config"]:
             return cast(Any, creator)(config)
-        return cast(Any, creator)(**{key: value for key, value in config.items() if key in known})
-    return creator(config) if _positional(creator) or _takes_config(creator) else creator()
+        given = {"config": config, **config}
+        return cast(Any, creator)(**{name: given[name] for name in names if name in given})
+    return creator(config) if _positional(creator) or "config" in names else creator()
 
 
-def _takes_config(creator: Any) -> bool:
+def _names(function: Any) -> list[str] | None:
+    """The names of a function's parameters; None if it does not tell."""
     try:
-        return "config" in inspect.signature(creator).parameters
+        return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        return False
+        return None

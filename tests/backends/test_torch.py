@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from orca import Estimator
+from orca.backends.torch.spec import TorchSpec
 from orca.context import Context
 from orca.errors import ArgumentError
 from tests.conformance.models import make_data, model_creator, optimizer_creator, train_alone
@@ -141,6 +142,26 @@ def test_partial_optimizers_and_learning_rate_by_its_long_name(local: Context):
     for est in (first, second):
         assert est.fit(X, Y, batch_size=10)[0]["lr"] == 0.5
     same_weights(first.get_model(), second.get_model())
+
+
+class Configured(nn.Module):
+    def __init__(self, config, width=1, *, dropout=0.1):
+        super().__init__()
+        self.config, self.width, self.dropout = config, width, dropout
+
+
+def test_classes_and_functions_are_called_with_what_they_name():
+    config = {"lr": 0.1, "width": 4}
+    made = TorchSpec(Configured, config=config).make_model()
+    assert (made.config, made.width, made.dropout) == (config, 4, 0.1)
+    for loss in (nn.MSELoss, nn.MSELoss(), lambda: nn.MSELoss(), lambda config: nn.MSELoss(), _loss_of):
+        assert isinstance(TorchSpec(Configured, loss=loss).make_loss(), nn.MSELoss)
+    for loss in (functional.mse_loss, lambda output, target: 0, lambda *both: 0):
+        assert TorchSpec(Configured, loss=loss).make_loss() is loss
+
+
+def _loss_of(config=None):
+    return nn.MSELoss()
 
 
 def test_sums_are_refused_and_bytes_and_float_classes_are_taken(local: Context):
