@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from orca.backends.base import Backend, State
+from orca.backends.torch.group import device
 from orca.backends.torch.losses import one_by_one
 from orca.backends.torch.replica import TorchReplica
 from orca.backends.torch.spec import TorchSpec
@@ -66,14 +67,13 @@ class TorchBackend(Backend):
         model = spec.make_model()
         optimizer = spec.make_optimizer(model)
         loss = spec.make_loss()
-        device = torch.device("cuda", place.local_rank) if torch.cuda.is_available() else torch.device("cpu")
         alone = place.world == 1
         return TorchReplica(
             model,
             optimizer,
             loss,
             Sync() if alone else self._join(context, spec),
-            device,
+            device(context),
             precision=spec.precision,
             sync_batchnorm=spec.sync_batchnorm,
             train_step=spec.train_step,
@@ -129,8 +129,8 @@ class TorchBackend(Backend):
         return "accuracy" if isinstance(spec.known_loss(), losses) else "r2"
 
     def notes(self, spec: TorchSpec) -> Sequence[str]:
-        device = "cuda, NCCL" if torch.cuda.is_available() else "cpu, gloo"
-        lines = [f"torch {torch.__version__} ({device}), precision {spec.precision}"]
+        where = "cuda, NCCL; cpu, gloo if a host has more ranks than GPUs" if torch.cuda.is_available() else "cpu, gloo"
+        lines = [f"torch {torch.__version__} ({where}), precision {spec.precision}"]
         if spec.sync_options:
             lines.append(", ".join(f"{name}={value}" for name, value in spec.sync_options.items()))
         return lines

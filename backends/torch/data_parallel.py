@@ -112,7 +112,7 @@ class DataParallel(Collective):
         known = inspect.signature(ddp).parameters
         quiet = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
         self.forward = ddp(self.model, find_unused_parameters=unused, **quiet)
-        if self._wire is not None or (self.world > 2 and not torch.cuda.is_available()):
+        if self._wire is not None or (self.world > 2 and used[0].device.type == "cpu"):
             self.forward.register_comm_hook((self.world, self._wire), _in_order)
 
 
@@ -130,7 +130,7 @@ class Sharded(Collective):
             for value in model.parameters():
                 value.data = value.data.contiguous()
         before = list(model.parameters())
-        mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (self.world,))
+        mesh = init_device_mesh(before[0].device.type, (self.world,))
         for child in _blocks(model):
             fully_shard(child, mesh=mesh)
         fully_shard(model, mesh=mesh)

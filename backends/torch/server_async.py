@@ -141,7 +141,7 @@ class AsyncServer(Collective):
                 for (_, given), table in zip(
                     self._parts(message[_HEAD:], self._owner, "values"), self._tables, strict=True
                 ):
-                    table.owned.grad = given.to(table.owned.dtype).clone()
+                    table.owned.grad = given.to(table.owned, copy=True)
                 self.optimizer.step()
             clocks[worker] = _DONE if kind == _IDLE else clock
             if kind != _IDLE:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from orca import WorkerError, XShards
+from orca.backends.torch.group import have_gpus
 from orca.callbacks import Callback, EarlyStopping, Logger
 from orca.context import Context
 from orca.errors import ArgumentError, ColumnError
@@ -71,6 +72,13 @@ def test_an_asynchronous_worker_with_all_rows_of_a_short_step_pushes_their_mean(
     est = estimator("server", mode="async")
     est.fit(x, y, epochs=3, batch_size=2)
     close(est, alone(x, y, _step, epochs=3, batch_size=2))
+
+
+def test_models_live_on_gpus_only_where_every_rank_has_one():
+    assert have_gpus([(0, 1)])
+    assert have_gpus([(0, 2), (1, 2), (0, 1)])
+    assert not have_gpus([(0, 1), (1, 1)])  # two ranks on a host with one GPU
+    assert not have_gpus([(0, 2), (1, 2), (0, 0)])  # a host without any
 
 
 class Branches(nn.Module):
