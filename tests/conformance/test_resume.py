@@ -158,6 +158,40 @@ def test_a_state_of_epoch_0_is_loaded(context: Context, backend, tmp_path):
     assert second.evaluate(x, y) == first.evaluate(x, y)
 
 
+def test_a_state_saved_before_any_fit_is_loaded_and_trained_from_epoch_0(local: Context, backend, tmp_path):
+    x, y = make_data(64)
+    trained = estimator(backend)
+    trained.fit(x, y, batch_size=16, epochs=1)
+    first = estimator(backend).load_weights(trained.save_weights(str(tmp_path / "weights")))
+    second = estimator(backend).load(first.save(str(tmp_path / "zero")))
+    assert (second.epoch, second.step) == (0, 0)
+    assert second.evaluate(x, y) == trained.evaluate(x, y)
+    for est in (first, second):
+        history = est.fit(x, y, batch_size=16, epochs=2, resume=True)
+        assert (history["epoch"], est.step) == ([1, 2], 8)
+    same(first, second)
+
+
+def test_sharded_replicas_resume_exactly_within_an_epoch(local: Context, tmp_path):
+    x, y = make_data(100)
+    whole = estimator("torch_distributed", sharded=True)
+    told = whole.fit(x, y, batch_size=16, epochs=2)
+    broken = estimator("torch_distributed", sharded=True)
+    kill = KillOnce(9, str(tmp_path / "killed"))
+    options = {"checkpoint_trigger": SeveralIteration(4), "max_failures": 1, "callbacks": [kill]}
+    history = broken.fit(x, y, batch_size=16, epochs=2, **options)
+    assert os.path.exists(tmp_path / "killed")
+    same(whole, broken)
+    assert history["loss"] == told["loss"]
+    # And from files, in the middle of the first epoch.
+    folder = str(tmp_path / "run")
+    first = estimator("torch_distributed", sharded=True, model_dir=folder)
+    first.fit(x, y, batch_size=16, epochs=2, max_steps=4, checkpoint_trigger=SeveralIteration(4))
+    second = estimator("torch_distributed", sharded=True)
+    second.fit(x, y, batch_size=16, epochs=2, resume=folder)
+    same(whole, second)
+
+
 def test_resume_with_other_data_is_refused_with_both_numbers(local: Context, tmp_path):
     x, y = make_data(64)
     est = estimator("torch_distributed", model_dir=str(tmp_path))
