@@ -21,6 +21,7 @@ class DriverStore:
 
 def batches(source: Any) -> Iterator[Any]:
     """Yield the source's rows as batches of arrays."""
+    _refuse_rolling(source)
     if hasattr(source, "provide_data"):
         source.reset()
         for batch in source:
@@ -33,6 +34,18 @@ def batches(source: Any) -> Iterator[Any]:
         return
     for batch in source:
         yield _arrays(batch)
+
+
+def _refuse_rolling(source: Any) -> None:
+    """An iterator that keeps its last rows for the next pass would never give them: it is read once."""
+    sampler = getattr(source, "_batch_sampler", None)
+    if getattr(source, "last_batch_handle", None) == "roll_over":
+        raise DataError('last_batch_handle="roll_over" keeps rows back, and the data is read once: use "pad".')
+    if getattr(sampler, "_last_batch", None) == "rollover":
+        raise DataError('last_batch="rollover" keeps rows back, and the data is read once: use "keep".')
+    inner = getattr(source, "data_iter", None)
+    for part in (*(getattr(source, "iters", None) or ()), *([inner] if inner is not None else ())):
+        _refuse_rolling(part)
 
 
 def _few(arrays: list[Any]) -> Any:
