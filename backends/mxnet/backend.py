@@ -222,7 +222,8 @@ def _known_loss(spec: MXNetSpec) -> Any:
 def _module(net: Net) -> Any:
     """A Module with the net's values, to be bound by its user, as after `Module.load`."""
     graph = net.model
-    made = mx.mod.Module(graph.symbol, data_names=graph.inputs, label_names=graph.labels or None)
+    names = {"data_names": graph.inputs, "label_names": graph.labels or None}
+    made = mx.mod.Module(graph.symbol, **names, fixed_param_names=list(graph.fixed))
     values = {name: mx.nd.array(value) for name, value in net.values().items()}
     running = set(graph.symbol.list_auxiliary_states())
     made._arg_params = {name: value for name, value in values.items() if name not in running}

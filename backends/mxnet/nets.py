@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
 
 from orca.backends.mxnet.symbols import Graph
-from orca.backends.mxnet.tensors import to_mxnet, to_numpy
+from orca.backends.mxnet.tensors import exact_up_to, to_mxnet, to_numpy, too_large
 from orca.errors import ArgumentError, DataError
 
 _EXECUTORS = 8
@@ -49,6 +51,25 @@ class Net(ABC):
     model: Any = None
     """MXNet's own object."""
     has_loss: bool = False
+    whole: frozenset[str] = frozenset()
+    """Columns of whole numbers that the model's type cannot hold, so that all their batches stay whole numbers."""
+
+    @abstractmethod
+    def columns(self, features: Any, labels: Any) -> dict[str, Any]:
+        """The arrays of some rows, by names that a user knows."""
+
+    def survey(self, features: Any, labels: Any) -> list[str]:
+        """Which columns hold numbers that are too large for the model's type."""
+        named = self.columns(features, labels or ()).items()
+        return [name for name, array in named if too_large(np.asarray(array), self.dtype)]
+
+    def too_large(self, names: Iterable[str]) -> DataError:
+        """What to tell if the model does not take such columns."""
+        kind, limit = np.dtype(self.dtype).name, exact_up_to(self.dtype)
+        return DataError(
+            f"{', '.join(sorted(names))} holds whole numbers above {limit}, which {kind} cannot hold, and the model "
+            "does not take them as int64. Number them anew from 0, scale them, or give them as floats."
+        )
 
     @abstractmethod
     def ready(self) -> bool:
@@ -116,6 +137,11 @@ class GluonNet(Net):
         self.dtype = next((np.dtype(p.dtype) for p in own.values() if np.dtype(p.dtype).kind == "f"), np.dtype("f4"))
         self._order = _argument_names(block)
         self._learned: list[Weight] = []
+        self._kept_whole: set[str] = set()
+
+    def columns(self, features: Any, labels: Any) -> dict[str, Any]:
+        given = self.arguments(features)
+        return dict(zip([*self._features(features), *_numbered("y", labels)], [*given, *labels], strict=True))
 
     def _parameters(self) -> dict[str, Any]:
         return dict(self.model._collect_params_with_prefix())
@@ -127,12 +153,14 @@ class GluonNet(Net):
         self.run(features)
 
     def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, wanted: bool) -> Seen:
-        with mx.autograd.record():
-            outputs = self._call(features)
-            loss = self._losses(outputs, labels, weights)
-        # A loss of one number is taken for the mean over the rows.
-        head = scale * rows if loss.size == 1 and rows > 1 else scale
-        mx.autograd.backward([loss], [mx.nd.full(loss.shape, head, dtype=loss.dtype)])
+        with self._explained():
+            # Before training all rows were looked at.
+            with mx.autograd.record():
+                outputs = self._call(features, look=False)
+                loss = self._losses(outputs, labels, weights, look=False)
+            # A loss of one number is taken for the mean over the rows.
+            head = scale * rows if loss.size == 1 and rows > 1 else scale
+            mx.autograd.backward([loss], [mx.nd.full(loss.shape, head, dtype=loss.dtype)])
         self._clear_stale()
         return Seen(_summed(loss, rows), outputs if wanted else None)
 
@@ -147,15 +175,34 @@ class GluonNet(Net):
                 gradient[:] = 0
 
     def score(self, features: Any, labels: Any, weights: Any, rows: int) -> Seen:
-        outputs = self._call(features)
-        loss = None if self._loss is None else _summed(self._losses(outputs, labels, weights), rows)
+        with self._explained():
+            outputs = self._call(features)
+            loss = None if self._loss is None else _summed(self._losses(outputs, labels, weights), rows)
         return Seen(loss, outputs)
 
     def run(self, features: Any) -> Any:
-        return to_numpy(self._call(features))
+        with self._explained():
+            return to_numpy(self._call(features))
 
-    def _losses(self, outputs: Any, labels: Any, weights: Any) -> Any:
-        targets = [to_mxnet(label, self.dtype) for label in labels]
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say it in words if the model takes no whole numbers where there are some."""
+        self._kept_whole.clear()
+        try:
+            yield
+        except mx.base.MXNetError as error:
+            if not self._kept_whole:
+                raise
+            raise self.too_large(self._kept_whole) from error
+
+    def _given(self, name: str, array: Any, look: bool) -> Any:
+        whole = name in self.whole or (look and too_large(np.asarray(array), self.dtype))
+        if whole:
+            self._kept_whole.add(name)
+        return to_mxnet(array, self.dtype, whole)
+
+    def _losses(self, outputs: Any, labels: Any, weights: Any, look: bool = True) -> Any:
+        targets = [self._given(name, label, look) for name, label in zip(_numbered("y", labels), labels, strict=True)]
         target = targets[0] if len(targets) == 1 else targets
         told = (outputs, target) if weights is None else (outputs, target, self._weights(weights, outputs))
         return self._loss(*told)
@@ -165,15 +212,23 @@ class GluonNet(Net):
         made = to_mxnet(np.asarray(weights).reshape(-1), self.dtype)
         return made.reshape((-1,) + (1,) * (first.ndim - 1))
 
-    def _call(self, features: Any) -> Any:
-        return self.model(*(to_mxnet(array, self.dtype) for array in self.arguments(features)))
+    def _call(self, features: Any, look: bool = True) -> Any:
+        named = zip(self._features(features), self.arguments(features), strict=True)
+        return self.model(*(self._given(name, array, look) for name, array in named))
 
     def arguments(self, features: Any) -> list[Any]:
         """The features in the order of the block's own arguments."""
         if isinstance(features, dict):
-            known = [name for name in self._order if name in features]
-            features = [features[name] for name in (known if len(known) == len(features) else features)]
+            return [features[name] for name in self._keys(features)]
         return list(features) if isinstance(features, list | tuple) else [features]
+
+    def _features(self, features: Any) -> list[str]:
+        """What the features are called, in the same order."""
+        return self._keys(features) if isinstance(features, dict) else _numbered("x", self.arguments(features))
+
+    def _keys(self, features: dict[str, Any]) -> list[str]:
+        known = [name for name in self._order if name in features]
+        return known if len(known) == len(features) else list(features)
 
     def weights(self) -> list[Weight]:
         found: OrderedDict[int, Weight] = OrderedDict()
@@ -212,6 +267,7 @@ class SymbolNet(Net):
         self._init = init or mx.init.Uniform(0.01)
         self._averages = graph.averages()
         self._names = graph.parameters
+        self._learned = graph.learned
         self._values: dict[str, Any] = dict(graph.values)
         self._gradients: dict[str, Any] = {}
         self._executors: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -224,7 +280,7 @@ class SymbolNet(Net):
 
     def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, wanted: bool) -> Seen:
         self._refuse(weights)
-        executor, told = self._executor(features, labels)
+        executor, told = self._executor(features, labels, train=True)
         outputs = executor.forward(is_train=True, **told)
         executor.backward()
         if self._averages:
@@ -262,12 +318,17 @@ class SymbolNet(Net):
             raise DataError(f"The model's inputs are {', '.join(names)}; the data has {len(given)}.")
         return dict(zip(names, given, strict=True))
 
-    def _executor(self, features: Any, labels: Any) -> tuple[Any, dict[str, Any]]:
-        given = {name: np.asarray(array) for name, array in self.inputs(features).items()}
-        if labels is not None:
-            if len(labels) != len(self._graph.labels):
-                raise DataError(f"The model's labels are {', '.join(self._graph.labels)}; the data has {len(labels)}.")
-            given |= {name: np.asarray(array) for name, array in zip(self._graph.labels, labels, strict=True)}
+    def columns(self, features: Any, labels: Any) -> dict[str, Any]:
+        if labels and len(labels) != len(self._graph.labels):
+            raise DataError(f"The model's labels are {', '.join(self._graph.labels)}; the data has {len(labels)}.")
+        return {**self.inputs(features), **dict(zip(self._graph.labels, labels, strict=False))}
+
+    def _executor(self, features: Any, labels: Any, train: bool = False) -> tuple[Any, dict[str, Any]]:
+        given = {name: np.asarray(array) for name, array in self.columns(features, labels or ()).items()}
+        # Executors take floats alone; in training all rows were looked at before.
+        large = self.whole or (() if train else [name for name in given if too_large(given[name], self.dtype)])
+        if large:
+            raise self.too_large(large)
         key = tuple(sorted((name, array.shape) for name, array in given.items()))
         found = self._executors.pop(key, None) or self._bind({name: array.shape for name, array in given.items()})
         self._executors[key] = found
@@ -296,12 +357,12 @@ class SymbolNet(Net):
                 made = mx.nd.zeros(size)
                 self._init(mx.init.InitDesc(name, attributes.get(name)), made)
                 self._values[name] = made
-        for name in self._names:
+        for name in self._learned:
             if name not in self._gradients:
                 self._gradients[name] = mx.nd.zeros(self._values[name].shape)
 
     def weights(self) -> list[Weight]:
-        return [Weight(name, self._values[name], self._gradients[name]) for name in self._names]
+        return [Weight(name, self._values[name], self._gradients[name]) for name in self._learned]
 
     def values(self) -> dict[str, Any]:
         return {name: value.asnumpy() for name, value in self._values.items()}
@@ -315,11 +376,15 @@ class SymbolNet(Net):
                 self._values[name] = mx.nd.array(value)
 
     def statistics(self) -> list[Any]:
-        return [self._values[name] for name in self._graph.symbol.list_auxiliary_states()]
+        return [self._values[name] for name in (*self._graph.symbol.list_auxiliary_states(), *self._graph.fixed)]
 
     def optimizer_params(self) -> dict[str, Any]:
         # As Module does: multipliers of the symbol's attributes, no weight decay of biases.
-        return {"sym": self._graph.symbol, "param_idx2name": dict(enumerate(self._names))}
+        return {"sym": self._graph.symbol, "param_idx2name": dict(enumerate(self._learned))}
+
+
+def _numbered(name: str, arrays: Sequence[Any]) -> list[str]:
+    return [name] if len(arrays) == 1 else [f"{name}.{number}" for number in range(len(arrays))]
 
 
 def _summed(loss: Any, rows: int) -> Any:

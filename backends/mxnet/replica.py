@@ -52,14 +52,16 @@ class MXNetReplica(Replica):
             self._sync = self._join() if self._join is not None else Sync()
 
     def survey(self, data: Any) -> Any:
-        """Two rows, from which a model can learn its shapes, if it does not know them."""
-        return None if self._net.ready() else take_rows(_parts(data)[0], 0, 2)
+        """Columns of large whole numbers; and two rows, from which a model that lacks its shapes can learn them."""
+        features, labels = _parts(data)
+        return self._net.survey(features, labels), None if self._net.ready() else take_rows(features, 0, 2)
 
     def agree(self, surveys: list[Any]) -> None:
+        self._net.whole = frozenset(name for share in surveys for names, _ in share for name in names)
         if self._attached:
             return
         if not self._net.ready():
-            sample = next(rows for share in surveys for rows in share if rows is not None and row_count(rows))
+            sample = next(rows for share in surveys for _, rows in share if rows is not None and row_count(rows))
             self._net.shape(tree_map(lambda leaf: np.zeros_like(leaf), sample))
         assert self._sync is not None
         self._sync.attach(self._net.weights(), self._optimizer, self._optimizer_state)

@@ -24,6 +24,8 @@ class Graph:
     inputs: tuple[str, ...]
     labels: tuple[str, ...]
     values: dict[str, Any] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
+    """Parameters that are not learned."""
 
     @classmethod
     def of(cls, model: Any) -> Graph:
@@ -33,7 +35,17 @@ class Graph:
             if model.params_initialized:
                 known, aux = model.get_params()
                 values = {**known, **aux}
-            return cls(model.symbol, tuple(model._data_names), tuple(model._label_names or ()), values)
+            if model._state_names:
+                raise ArgumentError(
+                    f"The Module has state_names={list(model._state_names)}, which live from batch to batch; here each "
+                    "batch is by itself. Make them inputs or parameters."
+                )
+            names = (model._data_names, model._label_names or (), model._fixed_param_names or ())
+            inputs, labels, fixed = map(tuple, names)
+            made = cls(model.symbol, inputs, labels, values, fixed)
+            if not made.learned:
+                raise ArgumentError("fixed_param_names= of the Module names all parameters: leave some to be learned.")
+            return made
         names = model.list_arguments()
         labels = tuple(name for name in names if name == "label" or name.endswith("_label"))
         inputs = tuple(name for name in names if name.split("_")[0].rstrip("0123456789") == "data")
@@ -46,9 +58,14 @@ class Graph:
 
     @property
     def parameters(self) -> list[str]:
-        """The names of what is learned."""
+        """The names of what the model knows, learned or fixed."""
         other = {*self.inputs, *self.labels}
         return [name for name in self.symbol.list_arguments() if name not in other]
+
+    @property
+    def learned(self) -> list[str]:
+        """The names of what is learned."""
+        return [name for name in self.parameters if name not in self.fixed]
 
     def heads(self) -> list[tuple[str, dict[str, str]]]:
         """The operations that give the outputs, with their attributes."""

@@ -7,17 +7,32 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-_EXACT = 2**24
-"""Whole numbers up to here are exact in float32, MXNet's usual type."""
+
+def exact_up_to(dtype: Any) -> int:
+    """Up to where a type of floats holds all whole numbers.
+
+    >>> exact_up_to("float32")
+    16777216
+    """
+    return int(2 ** (np.finfo(dtype).nmant + 1))
 
 
-def to_mxnet(array: Any, dtype: Any) -> Any:
-    """An array as MXNet takes it: numbers in the model's type, whole numbers too large for it as they are."""
+def too_large(array: Any, dtype: Any) -> bool:
+    """Whether some of an array's whole numbers are too large for the model's type."""
+    limit = exact_up_to(dtype)
+    if array.dtype.kind not in "iu" or not array.size or np.iinfo(array.dtype).max <= limit:
+        return False
+    return int(array.max()) > limit or int(array.min()) < -limit
+
+
+def to_mxnet(array: Any, dtype: Any, whole: bool = False) -> Any:
+    """An array as MXNet takes it: numbers in the model's type, or as whole numbers."""
     array = np.asarray(array)
-    if array.dtype.kind in "iu" and array.size and array.dtype.itemsize > 2:
-        if int(array.max()) > _EXACT or int(array.min()) < -_EXACT:
-            return mx.nd.array(array, dtype=np.int64)
-    if array.dtype != dtype or not array.flags.c_contiguous or not array.ndim or not array.size:
+    if whole:
+        return mx.nd.array(array, dtype=np.int64)
+    # A view shows somebody's data, which a model that works in place must not change.
+    kept = array.dtype == dtype and array.flags.c_contiguous and array.flags.owndata
+    if not kept or not array.ndim or not array.size:
         array = np.array(array, dtype, order="C")
         if not array.ndim or not array.size:
             return mx.nd.array(array, dtype=dtype)
