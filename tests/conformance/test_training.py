@@ -58,6 +58,25 @@ def test_weights_equal_single_process_training_on_the_same_batches(context: Cont
         assert [record["rows"] for record in history] == [len(x)] * 3
 
 
+def test_fewer_rows_than_workers_train_and_score_as_in_one_process(context: Context, backend):
+    if backend != "torch_distributed" and context.runtime != "local":
+        pytest.skip("which rows a rank gets does not depend on the backend, shown locally with each")
+    for rows in (1, 2) if context.runtime == "local" else (1,):
+        x, y = make_data(rows)
+        est = estimator(3, backend=backend, metrics=["accuracy"])
+        history = est.fit(x, y, epochs=3, batch_size=3, validation_data=(x, y))
+        alone = train_alone(x, y, epochs=3, batch_size=3, seed=3)
+        for key, value in est.get_model().state_dict().items():
+            np.testing.assert_allclose(value.numpy(), alone.state_dict()[key].numpy(), rtol=1e-5, atol=1e-6)
+        with torch.no_grad():
+            output = alone(torch.from_numpy(x))
+            loss = nn.CrossEntropyLoss()(output, torch.from_numpy(y)).item()
+        found = est.evaluate(x, y)
+        assert found == pytest.approx({"loss": loss, "accuracy": (output.argmax(1).numpy() == y).mean()}, rel=1e-5)
+        assert history[-1]["val_loss"] == pytest.approx(loss, rel=1e-5)
+        np.testing.assert_allclose(est.predict(x), output, rtol=1e-4, atol=1e-5)
+
+
 def test_weights_are_the_same_without_shuffling_and_over_two_fits(context: Context):
     x, y = make_data(50)
     est = estimator(2)
