@@ -193,7 +193,8 @@ class AsyncStore(_Store):
         self._context.allgather([weight.value.size for weight in weights] if self._first else None)
         if self._first:
             self._store.set_optimizer(_told(optimizer, weights))
-        self._rate = optimizer.lr
+        self._first_rate = optimizer.lr
+        self._take_rate(state)
         self._store._barrier()
 
     @property
@@ -208,6 +209,7 @@ class AsyncStore(_Store):
 
     def reload(self, state: State | None) -> None:
         """Put this worker's weights onto the servers."""
+        self._take_rate(state)
         mx.nd.waitall()
         self._store._barrier()
         if self._first:
@@ -216,6 +218,12 @@ class AsyncStore(_Store):
             mx.nd.waitall()
             self._tell(assign=False)
         self._store._barrier()
+
+    def _take_rate(self, state: State | None) -> None:
+        """Know the rate with which the servers begin, to notice when a callback changes it."""
+        assert self.learner is not None
+        self._rate = self._first_rate if state is None else state["numbers"].get("lr", self._first_rate)
+        self.learner.optimizer.lr = self._rate
 
     def update(self) -> None:
         assert self.learner is not None
@@ -277,7 +285,7 @@ class Served(Sync):
                 self._serving.expect(sizes, state)
 
     def reload(self, state: State | None) -> None:
-        if self._serving is not None:
+        if self._serving is not None and not self.keeps_step:
             self._serving.expect(None, state)
 
     def settle(self, statistics: Sequence[Any]) -> None:

@@ -22,6 +22,7 @@ class Learner:
             # Gluon's multipliers of the learning rate and the weight decay.
             optimizer.param_dict = {number: weight.parameter for number, weight in enumerate(weights)}
         self._updater = mx.optimizer.get_updater(optimizer)
+        self._first = facts(optimizer)
         self._numbers = list(range(len(self.weights)))
 
     def update(self) -> None:
@@ -37,7 +38,7 @@ class Learner:
 
     def load_state(self, state: State | None) -> None:
         """Take over a state, or with None begin as a new optimizer does."""
-        reset(self._updater)
+        reset(self._updater, self._first)
         if state is None:
             return
         for key, told in state["states"].items():
@@ -48,12 +49,12 @@ class Learner:
         load_facts(self.optimizer, state)
 
 
-def reset(updater: Any) -> None:
-    """Forget what an optimizer has learned of the weights."""
+def reset(updater: Any, first: State) -> None:
+    """Forget what an optimizer and its schedule have learned since they were new; `first` holds their facts then."""
     updater.states.clear()
     updater.states_synced.clear()
     updater.optimizer._index_update_count.clear()
-    updater.optimizer.num_update = updater.optimizer.begin_num_update
+    load_facts(updater.optimizer, first)
 
 
 def facts(optimizer: Any) -> State:

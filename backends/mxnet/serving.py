@@ -42,6 +42,7 @@ class Serving:
         self._servers = servers
         self._store: Any = None
         self._updater: Any = None
+        self._first: State = {}
         self._assigns = False
         self._sizes: Sequence[int] = ()
         self._wanted: dict[str, Any] = {}
@@ -69,6 +70,7 @@ class Serving:
                 return
             with self._lock:
                 self._updater = mx.optimizer.get_updater(pickle.loads(body))
+                self._first = facts(self._updater.optimizer)
                 if self._wanted:
                     load_facts(self._updater.optimizer, self._wanted)
             self._store._set_updater(self._update)
@@ -92,7 +94,7 @@ class Serving:
         with self._lock:
             self._sizes = sizes if sizes is not None else self._sizes
             if self._updater is not None:
-                reset(self._updater)
+                reset(self._updater, self._first)
             self._wanted = {} if state is None else {**state, "states": dict(state["states"])}
             if self._updater is not None and state is not None:
                 load_facts(self._updater.optimizer, state)

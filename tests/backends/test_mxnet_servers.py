@@ -10,8 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from orca import WorkerError
-from orca.callbacks import Callback, ModelCheckpoint
+from orca import WorkerError, create_config
+from orca.backends.mxnet.nets import Weight
+from orca.backends.mxnet.optimizers import Learner
+from orca.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from orca.context import Context
 from tests.conformance.models import make_data
 from tests.conformance.test_mxnet import estimator
@@ -156,3 +158,44 @@ def test_all_workers_begin_with_the_weights_of_the_first(local: Context, more, t
         first, second = (np.load(tmp_path / f"{when}-{rank}.npy") for rank in range(2))
         np.testing.assert_array_equal(first, second, err_msg=when)
         assert np.abs(first).sum() > 0
+
+
+def test_servers_go_back_to_the_optimizer_of_the_best_epoch(local: Context, tmp_path):
+    x, y = make_data(64)
+    rate = mx.lr_scheduler.FactorScheduler(3, 0.9, base_lr=0.02)
+    config = create_config("adam", {"learning_rate": 0.02, "lr_scheduler": rate}, log_interval=0)
+    est = estimator(2, 2, kvstore="dist_async", config=config)
+    # The loss falls, so the first epoch is the one that counts.
+    stop = EarlyStopping("loss", mode="max", restore_best=True)
+    kept = ModelCheckpoint(str(tmp_path / "kept"), keep=None)
+    history = est.fit(x, y, epochs=5, batch_size=16, callbacks=[stop, kept])
+    assert history["epoch"] == [1, 2]
+    first = estimator(2, kvstore="dist_async", config=config).load(str(tmp_path / "kept" / "epoch-0001"))
+    mine, theirs = est._state["optimizer"], first._state["optimizer"]
+    assert set(mine["counts"].values()) == {8}  # 4 steps of two workers
+    assert mine["schedule"] == theirs["schedule"] != {}
+    for key, moments in theirs["states"].items():
+        np.testing.assert_array_equal(np.concatenate(moments), np.concatenate(mine["states"][key]))
+    for name, value in first._state["model"].items():
+        np.testing.assert_array_equal(value, est._state["model"][name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["sgd", "nadam"])
+def test_an_optimizer_that_is_reset_begins_as_a_new_one(name):
+    def new():
+        rate = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)
+        return mx.optimizer.create(name, learning_rate=0.1, lr_scheduler=rate)
+
+    def train(learner):
+        for _ in range(6):
+            learner.update()
+        return learner.weights[0].value.asnumpy()
+
+    def learner():
+        return Learner(new(), [Weight("w", mx.nd.ones(3), mx.nd.array([1.0, 2.0, 3.0]))])
+
+    used = learner()
+    expected = train(used)
+    used.weights[0].value[:] = 1
+    used.load_state(None)
+    np.testing.assert_array_equal(train(used), expected)
