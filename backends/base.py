@@ -163,6 +163,8 @@ class Backend(ABC):
     preload_shared: bool = True
     """Whether those may be imported in a process that forks for others too, such as Spark's daemon; not if importing
     them starts threads."""
+    rendezvous: str = "a port held by rank 0"
+    """Where the ranks find each other, for `explain()`."""
     options: tuple[str, ...] = ()
     """Further arguments of ``from_*`` that this backend understands."""
     files: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -606,11 +607,12 @@ class Estimator(Saving, SklearnApi):
         ]
         if not self.backend.pretrained:
             lines += [
-                f"control channel: {launcher.bind}, a port held by the driver; rendezvous: a port held by rank 0",
+                f"control channel: {launcher.bind}, a port held by the driver; rendezvous: {self.backend.rendezvous}",
                 f"data: every step's batch is cut evenly over {self.workers} ranks",
             ]
         if ranks > slots:
-            lines.append(f"will not start: {launcher.advice(ranks)}")
+            alone = ranks == self.workers
+            lines.append(f"will not start: {launcher.advice(ranks) if alone else self._too_many(context, slots)}")
         gang = context.warm(ranks, self.backend.preload)
         for hello in gang.places if gang is not None else ():
             lines.append(f"rank {hello.rank}: running, host {hello.host}, process {hello.pid}")
@@ -705,11 +707,25 @@ class Estimator(Saving, SklearnApi):
         context.preload = self.backend.preload
         try:
             return context.gang(self._ranks, self.backend.preload)
-        except ResourceError as error:
+        except ResourceError:
             if self._ranks == self.workers:
                 raise
-            servers = self._ranks - self.workers
-            raise ResourceError(f"{self.workers} workers and {servers} servers are too many: {error}") from None
+            slots = context.launcher(self.backend.preload).slots()
+            if slots >= self._ranks:
+                raise
+            raise ResourceError(self._too_many(context, slots)) from None
+
+    def _too_many(self, context: Context, slots: int) -> str:
+        """What to say where workers, and those that serve them, do not fit."""
+        servers = self._ranks - self.workers
+        roles = self.backend.roles(self.spec, self.workers) or ["worker"] * self.workers + ["server"] * servers
+        counts = Counter(role.split()[0] for role in roles)
+        *most, last = [f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items()]
+        where = "" if context.runtime == "local" else f'runtime="{context.runtime}", '
+        return (
+            f"{', '.join(most)} and {last} need {self._ranks} slots; the {context.runtime} runtime has {slots}. Use "
+            f"init_orca_context({where}cores={self._ranks}), or fewer workers or servers."
+        )
 
     @property
     def _ranks(self) -> int:

@@ -42,11 +42,11 @@ _FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate", "fv", "ipmt", "irr", "
 
 def _dropped(numpy: Any) -> dict[str, Any]:
     """The names that this numpy lacks, with what stood for them."""
-    known: dict[str, Any] = {old: getattr(numpy, new) for old, new in _RENAMED.items()}
-    known |= _NUMBERS
-    known |= {"int": int, "float": float, "object": object, "complex": complex, "bool": bool}
+    known: dict[str, Any] = {**_NUMBERS, "int": int, "float": float, "object": object, "complex": complex, "bool": bool}
     known["asfarray"] = lambda array, dtype=numpy.float64: numpy.asarray(array, dtype)
     known |= {name: _gone(name) for name in _FINANCIAL}
+    # A numpy that has an old name need not have the new one.
+    known |= {old: getattr(numpy, new) for old, new in _RENAMED.items() if hasattr(numpy, new)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {name: value for name, value in known.items() if not hasattr(numpy, name)}

@@ -147,6 +147,8 @@ class MXNetBackend(Backend):
 class ServerBackend(MXNetBackend):
     """MXNet's KVStore: servers and a scheduler run beside the workers."""
 
+    rendezvous = "a port held by the scheduler"
+
     def check(self, spec: MXNetSpec, workers: int) -> None:
         super().check(spec, workers)
         told = spec.sync_options.get("num_servers")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from orca import XShards, create_config
+from orca import XShards, create_config, mxnet_import
 from orca.backends.mxnet.kvstore import gathered
 from orca.context import Context, OrcaContext
 from orca.errors import ArgumentError, DataError, ResourceError, WorkerError
@@ -277,8 +278,17 @@ def test_the_loss_is_printed_as_often_as_the_config_says(local: Context, capfd, 
 
 
 def test_servers_take_slots_and_the_error_says_so(local: Context):
-    with pytest.raises(ResourceError, match="2 workers and 6 servers are too many"):
-        estimator(2, 5).fit(*make_data(16), batch_size=8)
+    est = estimator(2, 5)
+    words = (
+        "2 workers, 5 servers and 1 scheduler need 8 slots; the local runtime has 6. "
+        "Use init_orca_context(cores=8), or fewer workers or servers."
+    )
+    with pytest.raises(ResourceError) as caught:
+        est.fit(*make_data(16), batch_size=8)
+    assert str(caught.value) == words
+    told = est.explain()
+    assert f"will not start: {words}" in told
+    assert "rendezvous: a port held by the scheduler" in told
 
 
 @pytest.mark.parametrize(
@@ -325,6 +335,17 @@ def test_importing_mxnet_leaves_numpy_as_it_was():
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines() == ["True True", "(3, 2)"]
+
+
+def test_a_numpy_that_lacks_new_names_lends_its_old_ones():
+    """As numpy 1.26, which has trapz and no trapezoid."""
+    old = {name: getattr(np, name) for name in dir(np) if name != "trapezoid"}
+    numpy = types.SimpleNamespace(**old, trapz=np.trapezoid, float_=np.float64)
+    found = mxnet_import._dropped(numpy)
+    assert "product" in found
+    assert not {"trapz", "float_"} & set(found)
+    del numpy.trapz
+    assert "trapz" not in mxnet_import._dropped(numpy)
 
 
 def test_states_of_several_servers_become_one():
