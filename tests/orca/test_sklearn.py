@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
 from orca import Estimator
-from orca.context import Context
+from orca.context import Context, init_orca_context, stop_orca_context
 from orca.errors import ArgumentError
 from tests.conformance.models import make_data
 from tests.leftovers import look, settle
@@ -98,20 +98,23 @@ def test_pipeline_and_cross_validation(local: Context):
     assert scores.min() > 0.6
 
 
-def test_grid_search_over_rate_and_batch_size_leaves_no_process(local: Context):
+def test_grid_search_over_rate_and_batch_size_leaves_nothing_once_the_context_ends():
     x, y = make_data(120)
+    stop_orca_context()
     before = look()
-    grid = {"config__lr": [1e-6, 0.03], "batch_size": [8, 40]}
-    search = GridSearchCV(estimator(workers=2, epochs=6), grid, cv=2, error_score="raise")
-    search.fit(x, y)
-    assert len(search.cv_results_["params"]) == 4
-    assert search.best_params_["config__lr"] == 0.03
-    assert search.best_score_ > 0.7
-    assert search.best_estimator_.predict(x).shape == (120, 2)
-    search.best_estimator_.shutdown()
-    local.stop_gangs()
+    with init_orca_context(cores=2):
+        grid = {"config__lr": [1e-6, 0.03], "batch_size": [8, 40]}
+        search = GridSearchCV(estimator(workers=2, epochs=6), grid, cv=2, error_score="raise")
+        search.fit(x, y)
+        assert len(search.cv_results_["params"]) == 4
+        assert search.best_params_["config__lr"] == 0.03
+        assert search.best_score_ > 0.7
+        assert search.best_estimator_.predict(x).shape == (120, 2)
+        # All candidates had the same two ranks. These and the process that forks them wait for the next fit.
+        assert len(look(("zygote",)).ranks) == 3
     after = settle(before)
-    assert len(after.ranks - before.ranks) <= 1  # the process that forks ranks stays for the next fit
+    assert not after.ranks - before.ranks
+    assert not after.ports - before.ports
     assert not after.files - before.files
 
 
