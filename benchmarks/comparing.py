@@ -20,6 +20,8 @@ Numbers = dict[str, list[float]]
 Part = tuple[set[str], Callable[[], list[str]]]
 """Sections that are measured together, and what measures them and returns the lines to show."""
 
+_MET, _MISSED, _ABSENT = "met", "MISSED", "not measured"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -36,7 +38,7 @@ class Comparison:
         head = f"{self.section:<3} {self.title:<46}"
         absent = [side for side in (self.ours, self.peer) if side not in found]
         if absent:
-            return [f"{head} not measured: {' and '.join(absent)} failed"]
+            return [f"{head} {_ABSENT}: {' and '.join(absent)} failed"]
         ratios = [ours / peer for ours, peer in zip(found[self.ours], found[self.peer], strict=True)]
         ratio = statistics.median(ratios)
         shown = [
@@ -53,7 +55,7 @@ class Comparison:
             return "no bar"
         faster = self.unit == "rows/s"  # else seconds, of which less is better
         met = ratio >= self.bar if faster else ratio <= self.bar
-        return f"bar {'>=' if faster else '<='} {self.bar:<4}  {'met' if met else 'MISSED'}"
+        return f"bar {'>=' if faster else '<='} {self.bar:<4}  {_MET if met else _MISSED}"
 
 
 def number(value: float, unit: str) -> str:
@@ -106,7 +108,7 @@ def chosen(text: str, sections: Sequence[str]) -> set[str]:
 
 
 def measure(parts: Iterable[Part], wanted: set[str], head: list[str]) -> None:
-    """Measure what is wanted and show it all at the end."""
+    """Measure what is wanted and show it all at the end; exit with code 1 if something could not be measured."""
     print("\n".join(head), flush=True)
     report: list[str] = []
     for sections, work in parts:
@@ -115,8 +117,15 @@ def measure(parts: Iterable[Part], wanted: set[str], head: list[str]) -> None:
                 report += work()
             except Exception as error:  # the other sections still count
                 traceback.print_exc()
-                report.append(f"{min(sections)[0]:<3} not measured: {type(error).__name__}: {error}")
-    print("\n" + "\n".join([*head, *report]))
+                report.append(f"{min(sections)[0]:<3} {_ABSENT}: {type(error).__name__}: {error}")
+    verdicts = [line for line in report if f"  {_MET} " in line or f"  {_MISSED} " in line]
+    missed = sum(f"  {_MISSED} " in line for line in verdicts)
+    absent = sum(_ABSENT in line for line in report)
+    counts = f"bars: {len(verdicts) - missed} met, {missed} missed; comparisons {_ABSENT}: {absent}"
+    print("\n" + "\n".join([*head, *report, counts]))
+    # A bar that is missed may be the machine's doing, a side that fails never is.
+    if absent:
+        raise SystemExit(1)
 
 
 @contextmanager
