@@ -25,7 +25,7 @@ from orca.shards.convert import (
     to_shards,
     to_tree,
 )
-from orca.shards.tree import join_rows, row_count
+from orca.shards.tree import join_rows, kind_of, row_count, take_rows
 
 if TYPE_CHECKING:
     from orca.estimator import Estimator
@@ -60,7 +60,15 @@ class Source:
         take = FirstRows(count, self.form.feature_cols, self.form.together)
         if self.kind == "spark":
             return take(first_rows(self.data, self.form, count))
-        return take(self.data) if self.shards is None else self.shards.inspect(take)
+        if self.shards is None:
+            return take(self.data)
+        found, rows = [], 0
+        for part in self.shards.walk(take):
+            found.append(part)
+            rows += row_count(part)
+            if rows >= count:
+                break
+        return take_rows(join_rows(found), 0, count)
 
 
 def predict(
@@ -91,9 +99,7 @@ def predict(
             sample = None
     if accelerator is not None and not est.backend.pretrained:
         if sample is None:
-            raise DataError(
-                f"accelerator={accelerator!r} has to see a row of the data, which has none at its beginning."
-            )
+            raise DataError(f"accelerator={accelerator!r} has to see a row of the data, which has none.")
         est = est._converted(sample)
     context.preload = est.backend.preload
     if sample is not None:
@@ -123,8 +129,9 @@ def sample(est: Estimator, data: Any, feature_cols: Columns, count: int) -> Any:
 def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, alone: bool) -> Source:
     """Find out what the data is; `alone` says that rows of this process may stay in it."""
     kind = recognise(data)
-    if kind in ("spark", "ray", "frame", "table") or (kind == "shards" and feature_cols is not None):
-        form = est._form(_columns(est, data, kind, feature_cols), None)
+    columns = _names(data, kind)
+    if columns is not None or (kind == "shards" and feature_cols is not None):
+        form = est._form(_columns(est, columns or [], feature_cols), None)
         if kind == "spark" or (alone and kind in ("frame", "table")):
             check_frame(data, form)
             return Source(data, kind, form)
@@ -132,6 +139,8 @@ def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, 
         check_features(frames, form)
         return Source(data, kind, form, frames)
     form = Form(need_labels=False, pairs=False)
+    if kind == "shards":
+        return Source(data, kind, form, data.to_engine(context.engine))
     names = est.backend.input_names(est.spec)
     if isinstance(data, dict) and len(names) > 1 and set(names) <= set(data):
         data = {"x": data}  # also if one of the inputs is called "x"
@@ -141,19 +150,31 @@ def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, 
     return Source(data, kind, form, to_shards(data, None, context.engine, form, parts=est.workers))
 
 
-def _columns(est: Estimator, data: Any, kind: str, given: Columns) -> Columns:
+def _columns(est: Estimator, known: list[str], given: Columns) -> Columns:
     """The columns to read: as given, or those named like the model's inputs, in its order, or "features"."""
     names = est.backend.input_names(est.spec)
     if given is not None:
         by_name = isinstance(given, list | tuple) and len(given) > 1 and set(names) == set(flat(given))
         return names if by_name else given
-    return names if names and set(names) <= set(map(str, _names(data, kind))) else ["features"]
+    return names if names and set(names) <= set(known) else ["features"]
 
 
-def _names(data: Any, kind: str) -> Any:
-    if kind == "table":
-        return data.column_names
-    return (data.columns() or []) if kind == "ray" else data.columns
+def _names(data: Any, kind: str) -> list[str] | None:
+    """The columns of anything that has named ones: frames, tables, and shards of them."""
+    if kind == "shards":
+        return next(data.walk(_columns_of))  # type: ignore[no-any-return]
+    if kind == "ray":
+        return list(data.columns() or [])
+    if kind == "spark":
+        return list(data.columns)
+    return _columns_of(data)
+
+
+def _columns_of(shard: Any) -> list[str] | None:
+    kind = kind_of(shard)
+    if kind not in ("frame", "table"):
+        return None
+    return [str(name) for name in (shard.column_names if kind == "table" else shard.columns)]
 
 
 def _threads(context: Context, source: Source) -> int | None:

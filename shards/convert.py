@@ -172,7 +172,7 @@ def to_frames(data: Any, kind: str, parts: int) -> XShards:
 
 def check_features(shards: XShards, form: Form) -> None:
     """Raise if a feature column is not there, without moving rows."""
-    _check_known(form, shards.inspect(_look)[0] or [])
+    _check_known(form, next(shards.walk(_look))[0] or [])
 
 
 def from_frames(shards: XShards, kind: str) -> Any:

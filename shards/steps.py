@@ -34,6 +34,16 @@ class Chain:
         return shard
 
 
+class From:
+    """A step for the shards from a number on; those before it have it done already."""
+
+    def __init__(self, first: int, step: Step) -> None:
+        self.first, self.step = first, step
+
+    def __call__(self, index: int, shard: Any) -> Any:
+        return self.step(index, shard) if index >= self.first else shard
+
+
 class Guarded:
     """A function of a shard's number and data whose failure is told like that of a step."""
 

@@ -14,7 +14,7 @@ from orca.shards.columns import Columns, assemble, features_and_labels
 from orca.shards.engines.base import Engine, Step
 from orca.shards.failures import one_error
 from orca.shards.forms import schema, to_arrow, to_pandas, unique
-from orca.shards.steps import Chain, Guarded, Item, Plain, checked, column_names
+from orca.shards.steps import Chain, From, Guarded, Item, Plain, checked, column_names
 from orca.shards.tree import (
     as_arrays,
     cut_evenly,
@@ -225,6 +225,38 @@ class XShards:
         """Run `fn` on the first shard where it lies and return its (small) result."""
         with one_error():
             return self._engine.inspect(self.parts, fn)
+
+    def walk(self, fn: Callable[[Any], Any]) -> Iterator[Any]:
+        """The (small) results of `fn` on one shard after another, where they lie; those not reached stay pending."""
+        low = 0
+        while low < self.num_partitions():
+            high = max(self._engine.at_once, 4 * low)
+            yield from self._looked(fn, low, high)
+            low = high
+
+    def _looked(self, fn: Callable[[Any], Any], low: int, high: int) -> Iterator[Any]:
+        if not isinstance(self._parts, list):
+            with one_error():
+                found = self._engine.take(self._engine.map(self.parts, lambda index, shard: fn(shard)), high)
+            yield from found[low:]
+            return
+        self._begin(high)
+        for part in self._parts[low:high]:
+            with one_error():
+                found = self._engine.inspect([part], fn)
+            yield found
+
+    def _begin(self, count: int) -> None:
+        """Do the pending steps on the first shards of a list, and let them stay pending for the others."""
+        last = self._pending[0] if len(self._pending) == 1 else None
+        low = last.first if isinstance(last, From) else 0
+        if not self._pending or low >= count:
+            return
+        chain = Chain(self._pending)
+        with one_error():
+            made = self._engine.map(self._parts[low:count], lambda index, shard: chain(low + index, shard))
+        self._parts = [*self._parts[:low], *made, *self._parts[count:]]
+        self._pending = (From(count, last.step if isinstance(last, From) else chain),)
 
     def to_numpy(self) -> Any:
         """Bring all rows into this process as one structure of arrays."""

@@ -22,6 +22,8 @@ class Engine(ABC):
     name: str = ""
     shard_bytes: int = 256 << 20
     """Data of the driver is cut into shards of at most about this size."""
+    at_once: int = 1
+    """How many shards take no longer than one."""
 
     @abstractmethod
     def put(self, shards: Sequence[Any]) -> Any:

@@ -34,7 +34,7 @@ class LocalEngine(Engine):
 
     def __init__(self, gang: Callable[[int], Any], cores: int) -> None:
         self._gang = gang
-        self._cores = cores
+        self._cores = self.at_once = cores
 
     def put(self, shards: Sequence[Any]) -> list[store.FileShard]:
         return [store.keep(shard) for shard in shards]
