@@ -44,6 +44,8 @@ class Tally:
         self.own = own
         self.own_sums: list[Any] | None = None
         """The sums of several ranks' own metrics, in a tally that joins them."""
+        self._kept: list[Any] | None = None
+        """This rank's own sums, once its metrics have been given those of all ranks."""
         self.loss_sum = 0.0
         self.loss_count = 0.0
         self.rows = 0
@@ -64,7 +66,9 @@ class Tally:
 
     def merged(self, context: RankContext, prefix: str = "") -> dict[str, float]:
         """The result over all ranks, the same on each of them."""
-        total = Tally.joined(self.metrics, context.allgather(self.told()))
+        told = self.told()
+        self._kept = told["own"]
+        total = Tally.joined(self.metrics, context.allgather(told))
         count = total.loss_count
         result = {f"{prefix}loss": total.loss_sum / count} if count else {}
         result |= {f"{prefix}{name}": value / max(total.rows, 1) for name, value in total.extra.items()}
@@ -72,19 +76,20 @@ class Tally:
             result[f"{prefix}{metric.name}"] = float(metric.compute(state))
         if self.own is not None and total.own_sums is not None:
             # A rank that has seen no row may not know its metrics yet.
-            told = max(context.allgather(self.own.results(total.own_sums)), key=len)
-            result |= {f"{prefix}{name}": value for name, value in told.items()}
+            results = max(context.allgather(self.own.results(total.own_sums)), key=len)
+            result |= {f"{prefix}{name}": value for name, value in results.items()}
         return result
 
     def told(self) -> dict[str, Any]:
         """The sums as plain values, for other ranks and for checkpoints."""
+        own = self.own.sums() if self._kept is None and self.own is not None else self._kept
         return {
             "loss_sum": self.loss_sum,
             "loss_count": self.loss_count,
             "rows": self.rows,
             "states": self.states,
             "extra": self.extra,
-            "own": None if self.own is None else self.own.sums(),
+            "own": own,
         }
 
     @classmethod

@@ -159,6 +159,24 @@ def test_a_state_passes_from_one_keras_backend_to_another(local: Context, tmp_pa
     same_weights(third.get_model(), whole.get_model())
 
 
+def test_a_stopped_keras_run_goes_on_from_its_folder_in_a_new_driver(local: Context, tmp_path):
+    x, y = make_data(40)
+    y, folder = y.astype("f4"), str(tmp_path / "run")
+    whole = estimator("multiworker", 2)
+    told = whole.fit(x, y, batch_size=8, epochs=2, validation_data=(x, y))
+    first = estimator("multiworker", 2, model_dir=folder)
+    # Within the second epoch, after a validation, whose sums are not those of the epoch.
+    first.fit(x, y, batch_size=8, epochs=2, max_steps=8, validation_data=(x, y))
+    first.save(folder)
+    for est, resume in ((first, True), (estimator("multiworker", 2), folder)):
+        history = est.fit(x, y, batch_size=8, epochs=2, validation_data=(x, y), resume=resume)
+        assert history["epoch"] == [2]
+        assert est.step == whole.step
+        for name in ("loss", "accuracy", "auc", "val_loss"):
+            assert history[name][-1] == pytest.approx(told[name][-1], rel=1e-5), (est.backend.name, name)
+        same_weights(est.get_model(), whole.get_model())
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fewer_rows_than_workers(local: Context, backend):
     x, y = make_data(2)
