@@ -85,6 +85,8 @@ def _enable(addresses: list[str], rank: int) -> None:
             default_session_config=handle.config,
         )
     )
+    # TensorFlow would open the port only with its first operation, when nobody can try another one any more.
+    handle.ensure_initialized()
 
 
 def _free_port(address: str) -> int:
