@@ -42,7 +42,7 @@ def pack(model: Any) -> Packed:
             with open(path, "rb") as file:
                 archive = file.read()
         packed = Packed(archive, cloudpickle.dumps(found))
-        packed.open()
+        opened = packed.open()
     except Exception as error:
         told = str(error).strip().splitlines()
         raise ArgumentError(
@@ -50,6 +50,17 @@ def pack(model: Any) -> Packed:
             f"{told[0] if told else type(error).__name__} Give its classes get_config(), or hand over "
             "model_creator=fn(config), which makes the model there."
         ) from error
+    what = f"model={type(model).__name__} {getattr(model, 'name', '')!r}"
+    if model.compiled and not opened.compiled:
+        raise ArgumentError(
+            f"{what} has a compile() of its own, which a worker cannot repeat. Give it get_compile_config() and "
+            "compile_from_config(), or hand over model_creator=fn(config), which makes and compiles the model there."
+        )
+    if any(getattr(model.optimizer, f"_exclude_from_weight_decay{part}", None) for part in ("", "_pattern")):
+        raise ArgumentError(
+            f"{what}: what its optimizer excludes from weight decay is not part of Keras' files, by which it travels. "
+            "Hand over model_creator=fn(config), which makes and compiles the model on the workers."
+        )
     return packed
 
 
@@ -60,7 +71,9 @@ def _custom_objects(model: Any) -> Iterator[tuple[str, Any]]:
         parts.append(model.optimizer)
     parts += list(_leaves(getattr(getattr(model, "_compile_config", None), "config", {})))
     for layer in list(parts):
-        parts += [value for value in vars(layer).values() if callable(value)] if hasattr(layer, "__dict__") else []
+        # Keras puts a wrapped build() into every layer, which would bring the layer itself.
+        own = vars(layer).items() if hasattr(layer, "__dict__") else ()
+        parts += [value for name, value in own if callable(value) and not hasattr(type(layer), name)]
     for part in parts:
         maker = part if isinstance(part, type) or hasattr(part, "__code__") else type(part)
         module = str(getattr(maker, "__module__", ""))
