@@ -5,23 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from orca.errors import DataError
+
 FETCH_ROWS = 1024
+_KEEP = ("prefetch", "options", "repeat", "take", "skip", "cache", "shuffle", "filter", "shard", "cardinality")
+"""Words in the names of steps after which an element is still what it was before."""
 
 
 def batches(dataset: Any) -> Iterator[Any]:
     """Yield the dataset's rows as batches of arrays; a dataset that is batched already keeps its own batches."""
+    import tensorflow as tf
+
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise DataError(
+            "The tf.data.Dataset never ends, as after repeat() without a number. Leave repeat() out: every epoch reads "
+            "all rows again; steps_per_epoch= cuts an epoch short."
+        )
     if not is_batched(dataset):
         dataset = dataset.batch(FETCH_ROWS)
     yield from dataset.as_numpy_iterator()
 
 
 def is_batched(dataset: Any) -> bool:
-    """Whether the last step that forms elements is a batch; prefetching and options after it do not count."""
-    while dataset is not None:
-        name = type(dataset).__name__
-        if "Batch" in name:
-            return "Unbatch" not in name
-        if not any(word in name for word in ("Prefetch", "Options", "Repeat", "Take", "Skip", "Cache")):
-            return False
-        dataset = getattr(dataset, "_input_dataset", None)
-    return False
+    """Whether the dataset's elements are batches: some step forms them, and none after it takes them apart."""
+    name = type(dataset).__name__.lower()
+    if "batch" in name:
+        return "unbatch" not in name
+    source = getattr(dataset, "_input_dataset", None)
+    if source is None or not is_batched(source):
+        return False
+    if any(word in name for word in _KEEP):
+        return True
+    # A function that works on whole batches leaves their rows in the first place.
+    return "map" in name and "flat" not in name and _rows(dataset) <= _rows(source) | {"any"}
+
+
+def _rows(dataset: Any) -> set[int | str | None]:
+    """How many rows the parts of an element have, as far as it is known; "any" where not even the shape is."""
+    import tensorflow as tf
+
+    shapes = [part.shape for part in tf.nest.flatten(dataset.element_spec)]
+    return {"any" if shape.rank is None else (shape[0] if shape.rank else "none") for shape in shapes}
