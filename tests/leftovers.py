@@ -87,8 +87,11 @@ def _lives(pid: int) -> bool:
 
 
 def _answers(port: tuple[str, int]) -> bool:
-    with socket.socket() as caller:
-        return caller.connect_ex(tuple(port)) == 0
+    try:
+        socket.create_connection(port, timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def settle(before: Leftovers, seconds: float = 10.0) -> Leftovers:

@@ -206,12 +206,8 @@ def told_pids(context: Context, est: Estimator, folder: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize(("victim", "name"), [(1, "worker 1"), (2, "server 0"), (3, "scheduler")])
 def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Context, victim, name, tmp_path):
-    if (context.runtime, victim) in (("ray", 3), ("ray", 1), ("spark", 1), ("spark", 2)):
-        pytest.skip("each role on one machine, and what each runtime itself starts and watches once")
     x, y = make_data(80)
-    est = estimator(2)
-    est.fit(x, y, epochs=2, batch_size=8)
-    est.shutdown()
+    context.stop_gangs()
     before = look()
     (tmp_path / "first").mkdir()
     failing = estimator(2)
@@ -235,7 +231,7 @@ def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Co
     with told_pids(context, again, tmp_path / "second"):
         again.fit(x, y, epochs=2, batch_size=8, max_failures=1, callbacks=[kill])
     assert (tmp_path / "second" / "killed").exists()
-    same_weights(again, est.get_model())
+    same_weights(again, train_alone(x, y, 2, 8))
 
 
 @pytest.mark.slow
