@@ -19,11 +19,14 @@ from orca.errors import ArgumentError, DataError
 from orca.shards.forms import arrow_column
 from orca.shards.readers.image_files import CHANNELS, ENDINGS, Picture, read_group
 from orca.shards.readers.paths import File, listing, told_of
+from orca.table_files import common_schema, opened, tables
 
 INPUTS = (".csv", ".parquet", ".npy", *ENDINGS)
 OUTPUTS = (".csv", ".parquet", ".npy")
 _PIECE = 16
-"""Batches that are read, computed and written together."""
+"""Batches that are read, computed and written together, at least;"""
+_PIECE_ROWS, _PIECE_BYTES = 4096, 32 << 20
+"""more of them if they have fewer rows, up to so much input: each piece becomes a row group of a .parquet file."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,16 @@ def predict_files(model: str, inputs: str, output: str, options: Options) -> Tol
     config = {"device": options.device, "mean": options.mean, "scale": options.scale, "performance_hint": options.hint}
     given = {key: value for key, value in config.items() if value is not None}
     layout = options.layout if options.layout or form != "images" else "NHWC"
-    est = Estimator.from_openvino(model_path=model, config=given, layout=layout)
-    batch = est.backend.batch_size(est.spec, options.batch_size)
-    source = _Source(files, form, batch * _PIECE, options.size or _image_size(est.spec) if form == "images" else None)
+    try:
+        est = Estimator.from_openvino(model_path=model, config=given, layout=layout)
+    except ArgumentError:
+        if layout != options.layout:
+            # What is wrong is the model, not a layout that nobody gave.
+            _row_port(Estimator.from_openvino(model_path=model, config=given).spec)
+        raise
+    rows_at_once = _piece_rows(est.spec, est.backend.batch_size(est.spec, options.batch_size))
+    pixels = options.size or _image_size(est.spec) if form == "images" else None
+    source = _Source(files, form, rows_at_once, pixels, *(common_schema(files) if form == "table" else ()))
     show = sys.stderr.isatty() if options.progress is None else options.progress
     rows, began = 0, time.perf_counter()
     with (
@@ -106,6 +116,12 @@ def _form(files: list[File]) -> str:
     return forms.pop()
 
 
+def _piece_rows(spec: Any, batch: int) -> int:
+    row = sum(np.prod([side or 1 for side in port.shape[1:]]) * np.dtype(port.dtype).itemsize for port in spec.inputs)
+    batches = min(_PIECE_ROWS, _PIECE_BYTES // max(1, int(row))) // batch
+    return batch * max(_PIECE, batches)
+
+
 def _row_port(spec: Any) -> Any:
     if len(spec.inputs) != 1 or len(spec.inputs[0].shape) != 4:
         raise DataError("Images go to a model with one input of four axes; this one has another.")
@@ -133,22 +149,17 @@ class _Source:
     size: int
     """Rows of a piece."""
     pixels: tuple[int, int] | None = None
+    schema: Any = None
+    """The columns of tables."""
+    table_rows: int = 0
 
-    def rows(self) -> int | None:
-        """How many rows there are, if that can be known without reading them."""
+    def rows(self) -> int:
+        """How many rows there are."""
         if self.form == "images":
             return len(self.files)
         if self.form == "array":
             return sum(len(self._array(file)) for file in self.files)
-        if not self.files[0].url.lower().endswith(".parquet"):
-            return None
-        import pyarrow.parquet as pq
-
-        total = 0
-        for file in self.files:
-            with told_of(file), _opened(file) as handle:
-                total += pq.ParquetFile(handle).metadata.num_rows
-        return total
+        return self.table_rows
 
     def pieces(self, channels: int) -> Iterator[tuple[dict[str, Any], Any]]:
         """What is kept beside the outputs, and what the model gets."""
@@ -160,13 +171,17 @@ class _Source:
                 read = read_group(group, self.pixels, mode, width)
                 yield {"path": read["path"]}, read["image"]
             return
+        if not self.rows():
+            # The output has the right columns all the same.
+            yield {}, self._array(self.files[0]) if self.form == "array" else self.schema.empty_table()
+            return
         for file in self.files:
             if self.form == "array":
                 array = self._array(file)
                 for low in range(0, len(array), self.size):
                     yield {}, np.asarray(array[low : low + self.size])
             else:
-                for table in self._tables(file):
+                for table in tables(file, self.schema, self.size):
                     yield {}, table
 
     @staticmethod
@@ -175,31 +190,11 @@ class _Source:
             if file.local:
                 array = np.load(file.url, mmap_mode="r", allow_pickle=False)
             else:
-                with _opened(file) as handle:
+                with opened(file) as handle:
                     array = np.load(handle, allow_pickle=False)
         if array.ndim == 0:
             raise DataError(f"{file.label} holds a single number; expected an array of rows.")
         return np.asarray(array)
-
-    def _tables(self, file: File) -> Iterator[Any]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-        from pyarrow import csv
-
-        with told_of(file), _opened(file) as handle:
-            if file.url.lower().endswith(".parquet"):
-                batches: Any = pq.ParquetFile(handle).iter_batches(batch_size=self.size)
-            else:
-                batches = csv.open_csv(handle)
-            for batch in batches:
-                if batch.num_rows:
-                    yield pa.Table.from_batches([batch])
-
-
-def _opened(file: File) -> Any:
-    import fsspec
-
-    return fsspec.open(file.url, "rb", **file.storage)
 
 
 class _Writer(ABC):
@@ -288,6 +283,7 @@ _WRITERS: dict[str, type[_Writer]] = {".csv": _Csv, ".parquet": _Parquet, ".npy"
 def _writer(kind: str, output: str) -> Iterator[_Writer]:
     """A writer whose file is complete or not there."""
     import fsspec
+    import pyarrow as pa
 
     files, target = fsspec.core.url_to_fs(output)
     draft = f"{target}.part"
@@ -299,9 +295,11 @@ def _writer(kind: str, output: str) -> Iterator[_Writer]:
             yield made
             made.close()
         files.mv(draft, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(Exception):
             files.rm(draft)
+        if isinstance(error, pa.ArrowException):
+            raise DataError(f"{output} cannot be written: {' '.join(str(error).split())}") from error
         raise
 
 
@@ -331,6 +329,9 @@ def _flat(table: Any) -> Any:
         column = table.column(field.name)
         if not pa.types.is_nested(field.type):
             columns[field.name] = column
+            continue
+        if not table.num_rows:
+            columns[field.name] = pa.array([], pa.float32())  # how many numbers a row would have nobody knows
             continue
         rows = arrow_to_numpy(column, field.name).reshape(table.num_rows, -1)
         for number in range(rows.shape[1]):

@@ -91,3 +91,73 @@ def test_mistakes_are_one_sentence_and_leave_no_file(folder):
     assert "table" in orca("predict", folder / "two.xml", folder / "two.parquet", folder / "none.npy", code=2)
     orca("predict", folder / "two.xml", folder / "two.parquet", folder / "both.parquet")
     assert list(pd.read_parquet(folder / "both.parquet").columns) == ["zeta", "alpha", "wide", "apex"]
+
+
+ROWS = ["--columns", "a,b,c,d,e,f"]
+
+
+def test_types_of_a_csv_file_hold_for_all_its_rows(folder):
+    whole = pd.DataFrame(np.arange(720_000).reshape(-1, 6) % 7, columns=list("abcdef")).assign(note=1)
+    frame = whole.astype({"f": float, "note": object})
+    frame.loc[len(frame) - 1, "f"], frame.loc[len(frame) - 1, "note"] = 0.5, "last"
+    text = whole[:-1].to_csv(index=False) + frame[-1:].to_csv(index=False, header=False)
+    (folder / "late.csv").write_text(text)
+    orca("predict", folder / "dense.xml", folder / "late.csv", folder / "late.parquet", *ROWS)
+    found = pd.read_parquet(folder / "late.parquet")
+    assert len(found) == 120_000
+    assert found["f"].iloc[-1] == 0.5
+    assert found["note"].iloc[-1] == "last"
+    assert found["a"].dtype == np.int64
+    np.testing.assert_allclose(
+        np.stack(found["prediction"][-9:]), dense_result(frame[list("abcdef")][-9:].to_numpy("f4")), atol=1e-5
+    )
+
+
+def test_files_with_other_types_are_made_alike_or_refused(folder):
+    frame = pd.DataFrame(x[:20], columns=list("abcdef"))
+    for ending, write in ((".csv", lambda f, p: f.to_csv(p, index=False)), (".parquet", lambda f, p: f.to_parquet(p))):
+        write((frame * 9).round().astype(int), folder / f"mixed-0{ending}")
+        write(frame, folder / f"mixed-1{ending}")
+        orca("predict", folder / "dense.xml", folder / f"mixed-*{ending}", folder / "alike.parquet", *ROWS)
+        found = pd.read_parquet(folder / "alike.parquet")
+        np.testing.assert_allclose(np.stack(found["prediction"][20:]), wanted[:20], atol=1e-5)
+    frame.assign(a="text").to_parquet(folder / "mixed-2.parquet")
+    said = orca("predict", folder / "dense.xml", folder / "mixed-*.parquet", folder / "none.parquet", *ROWS, code=1)
+    assert said.startswith("DataError: ")
+    assert "mixed-2.parquet: column 'a' is" in said
+    frame.rename(columns={"a": "z"}).to_parquet(folder / "mixed-2.parquet")
+    said = orca("predict", folder / "dense.xml", folder / "mixed-*.parquet", folder / "none.parquet", *ROWS, code=1)
+    assert "have different columns: a, z" in said
+    assert not list(folder.glob("none*"))
+
+
+def test_no_rows_give_a_file_with_columns_and_no_rows(folder):
+    pd.DataFrame({"features": list(x), "id": np.arange(700)}).iloc[:0].to_csv(folder / "empty.csv", index=False)
+    np.save(folder / "empty.npy", x[:0])
+    for source in ("empty.csv", "empty.npy"):
+        orca("predict", folder / "dense.xml", folder / source, folder / "empty.parquet")
+        found = pd.read_parquet(folder / "empty.parquet")
+        assert len(found) == 0
+        assert list(found.columns) == (["features", "id", "prediction"] if source == "empty.csv" else ["prediction"])
+        orca("predict", folder / "dense.xml", folder / source, folder / "empty-out.csv")
+        assert "prediction" in (folder / "empty-out.csv").read_text()
+    orca("predict", folder / "dense.xml", folder / "empty.npy", folder / "empty-out.npy")
+    assert np.load(folder / "empty-out.npy").shape == (0, 5)
+
+
+def test_a_batch_of_one_does_not_make_tiny_pieces(folder):
+    import pyarrow.parquet as pq
+
+    dense(folder / "one.xml", rows=1)
+    np.save(folder / "many.npy", np.tile(x, (8, 1)))
+    orca("predict", folder / "one.xml", folder / "many.npy", folder / "many.parquet")
+    written = pq.ParquetFile(folder / "many.parquet").metadata
+    assert (written.num_rows, written.num_row_groups) == (5600, 2)
+
+
+def test_images_and_a_model_for_something_else(folder):
+    from PIL import Image
+
+    Image.fromarray(np.zeros((8, 8, 3), "u1")).save(folder / "black.jpg")
+    said = orca("predict", folder / "dense.xml", folder / "black.jpg", folder / "none.parquet", code=1)
+    assert said.startswith("DataError: Images go to a model with one input of four axes")
