@@ -19,7 +19,7 @@ import numpy as np
 from orca import telemetry
 from orca.backends.mxnet.nets import GluonNet, SymbolNet
 from orca.backends.mxnet.symbols import Graph
-from orca.errors import ArgumentError, MissingPackageError, suggest
+from orca.errors import ArgumentError, MissingPackageError, NotFittedError, suggest
 
 _SUFFIXES = {"onnx": ".onnx", "openvino": ".xml"}
 
@@ -54,6 +54,8 @@ def export(model: Any, kind: str, path: str, example: Any) -> str:
 def _symbolic(model: Any, example: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """The model as a symbol, its values and arrays that fit its inputs."""
     if isinstance(model, mx.mod.Module):
+        if not model._arg_params:
+            raise NotFittedError("A Symbol has no values of its own to write: call fit or load first.")
         bare = mx.mod.Module(model.symbol, data_names=model._data_names, label_names=model._label_names or None)
         graph = SymbolNet(Graph.of(bare), None)
         return graph.model.without_labels(), {**model._arg_params, **model._aux_params}, graph.inputs(example)

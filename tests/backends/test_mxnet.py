@@ -13,7 +13,7 @@ import pytest
 from orca import XShards, create_config, mxnet_import
 from orca.backends.mxnet.kvstore import gathered
 from orca.context import Context, OrcaContext
-from orca.errors import ArgumentError, DataError, ResourceError, WorkerError
+from orca.errors import ArgumentError, DataError, NotFittedError, ResourceError, WorkerError
 from tests.conformance.models import global_order, make_data
 from tests.conformance.mxnet_models import (
     CONFIG,
@@ -357,3 +357,17 @@ def test_states_of_several_servers_become_one():
     np.testing.assert_array_equal(whole["states"]["0"][0], [1, 2, 3, 4])
     assert whole["states"]["2"] is None
     assert whole["counts"] == {"0": 5, "2": 5}
+
+
+def test_openvino_predicts_what_mxnet_does(local: Context):
+    x, y = make_data(60)
+    symbol = {"model_creator": symbol_creator, "loss_creator": None}
+    for more in ({}, symbol):
+        est = estimator(1, None, **more)
+        est.fit(x, y, epochs=2, batch_size=20)
+        wanted = est.predict(x)
+        np.testing.assert_allclose(est.predict(x, accelerator="openvino"), wanted, atol=1e-5)
+        shards = est.predict(XShards.partition({"x": x}, num_shards=2), accelerator="openvino")
+        np.testing.assert_allclose(shards.to_numpy()["prediction"], wanted, atol=1e-5)
+    with pytest.raises(NotFittedError, match="call fit or load first"):
+        estimator(1, None, **symbol).predict(x, accelerator="openvino")
