@@ -507,8 +507,8 @@ class Estimator(Saving, SklearnApi):
         or with the names of ``output_cols``; XShards and Spark DataFrames are computed when needed. ``batch_size``
         is how many rows the model gets at once: 256, or for OpenVINO what suits its inputs.
 
-        ``accelerator="openvino"`` converts a torch or Keras model to OpenVINO first, once for each state of it, and
-        compares both on the first rows (up to 32): they may differ by 1e-3 of a value plus 1e-4.
+        ``accelerator="openvino"`` converts a torch, Keras or MXNet model to OpenVINO first, once for each state of it,
+        and compares both on the first rows (up to 32): they may differ by 1e-3 of a value plus 1e-4.
         """
         return predicting.predict(self, data, batch_size, feature_cols, output_cols, accelerator)
 
