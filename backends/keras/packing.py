@@ -51,12 +51,14 @@ def pack(model: Any) -> Packed:
             "model_creator=fn(config), which makes the model there."
         ) from error
     what = f"model={type(model).__name__} {getattr(model, 'name', '')!r}"
-    if model.compiled and not opened.compiled:
+    # Keras only warns, and calls the model compiled.
+    if getattr(model, "_loss_tracker", None) is not None and getattr(opened, "_loss_tracker", None) is None:
         raise ArgumentError(
             f"{what} has a compile() of its own, which a worker cannot repeat. Give it get_compile_config() and "
             "compile_from_config(), or hand over model_creator=fn(config), which makes and compiles the model there."
         )
-    if any(getattr(model.optimizer, f"_exclude_from_weight_decay{part}", None) for part in ("", "_pattern")):
+    optimizer = getattr(model, "optimizer", None)
+    if any(getattr(optimizer, f"_exclude_from_weight_decay{part}", None) for part in ("", "_pattern")):
         raise ArgumentError(
             f"{what}: what its optimizer excludes from weight decay is not part of Keras' files, by which it travels. "
             "Hand over model_creator=fn(config), which makes and compiles the model on the workers."
