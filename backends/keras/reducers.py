@@ -19,8 +19,8 @@ class FlatReducer(Reducer, ABC):
     """Sends tensors as one vector for each kind of number."""
 
     @abstractmethod
-    def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
-        """The sum of a vector over all ranks."""
+    def add(self, flat: tf.Tensor, place: str, rounded: bool = False) -> tf.Tensor:
+        """The sum of a vector over all ranks, whose numbers may be `rounded` on the way."""
 
     def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
         dense = [tf.convert_to_tensor(value) for value in tensors]
@@ -30,7 +30,8 @@ class FlatReducer(Reducer, ABC):
             flat = tf.concat([tf.reshape(dense[index], [-1]) for index in chosen], 0)
             if scale is not None:
                 flat *= tf.cast(scale, kind)
-            parts = tf.split(self.add(flat, f"{place} {kind.name}"), [_size(dense[index]) for index in chosen])
+            added = self.add(flat, f"{place} {kind.name}", scale is not None)
+            parts = tf.split(added, [_size(dense[index]) for index in chosen])
             for index, part in zip(chosen, parts, strict=True):
                 found[index] = tf.reshape(part, _shape(dense[index]))
         return [tf.ensure_shape(found[index], value.shape) for index, value in enumerate(dense)]
@@ -56,7 +57,7 @@ class Collective(FlatReducer):
     def _key(self, place: str) -> int:
         return zlib.crc32(f"{self._replica} {place}".encode()) & 0x7FFFFFFF
 
-    def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
+    def add(self, flat: tf.Tensor, place: str, rounded: bool = False) -> tf.Tensor:
         return tf.raw_ops.CollectiveReduceV2(
             input=flat,
             group_size=self.world,
@@ -96,9 +97,10 @@ class Horovod(FlatReducer):
         self._hvd = hvd
         self._compression = hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none
 
-    def add(self, flat: tf.Tensor, place: str) -> tf.Tensor:
+    def add(self, flat: tf.Tensor, place: str, rounded: bool = False) -> tf.Tensor:
+        compression = self._compression if rounded else self._hvd.Compression.none
         name = f"orca.{self._replica}.{place}".replace(" ", ".")
-        return self._hvd.allreduce(flat, op=self._hvd.Sum, compression=self._compression, name=name)
+        return self._hvd.allreduce(flat, op=self._hvd.Sum, compression=compression, name=name)
 
     def total(self, value: float) -> float:
         return float(self.add(tf.constant([value], tf.float32), "total")[0])

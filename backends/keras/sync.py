@@ -25,7 +25,8 @@ class Reducer:
     world = 1
 
     def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
-        """The sums of tensors over all ranks, each rank's multiplied by its scale."""
+        """The sums of tensors over all ranks, each rank's multiplied by its scale; only then, as gradients, they may be
+        sent as rounded numbers."""
         return list(scaled(tensors, scale))
 
     def total(self, value: float) -> float:
