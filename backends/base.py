@@ -173,6 +173,8 @@ class Backend(ABC):
     """Whether a process can serve one estimator only, so that another one needs new processes."""
     pretrained: bool = False
     """Whether models come with all they will ever know; they only predict, and tell the form of their inputs."""
+    triples: bool = False
+    """Whether three arrays in a tuple are features, labels and weights of rows in this framework."""
     class_axis: int = -1
     """Which axis of an output counts the classes, where its shape leaves that open."""
 

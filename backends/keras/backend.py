@@ -14,9 +14,10 @@ from keras.src.utils.naming import reset_uids
 
 from orca.backends.base import Backend, Replica, State, StepOptions
 from orca.backends.keras.engine import LIBRARY
-from orca.backends.keras.replica import KerasReplica
+from orca.backends.keras.replica import KerasReplica, build_on
+from orca.backends.keras.settings import kept, start_over
 from orca.backends.keras.spec import KerasSpec, check_compiled, check_trainable
-from orca.backends.keras.state import load_optimizer, load_weights, named_weights, optimizer_state, optimizers_of
+from orca.backends.keras.state import load_optimizers, load_weights, named_weights, optimizer_state, optimizers_of
 from orca.backends.keras.sync import Reducer
 from orca.callbacks import Callback, overrides
 from orca.errors import ArgumentError, DataError
@@ -33,6 +34,7 @@ class KerasBackend(Backend):
     framework = "keras"
     preload = (LIBRARY, "keras", "orca.backends.keras", "orca.backends.training", "orca.shards.exchange")
 
+    triples = True
     files = (".keras", ".h5", ".hdf5")
 
     def __init__(self, name: str, join: Join, options: Sequence[str] = ()) -> None:
@@ -78,6 +80,7 @@ class KerasBackend(Backend):
                 f"{spec.library} where the workers' processes start."
             )
         prepare(context)
+        start_over()
         reset_uids()  # a model's names do not tell how many this process has made before
         number = context.memory["keras.replicas"] = context.memory.get("keras.replicas", 0) + 1
         reducer = Reducer() if context.place.world == 1 else self._join(context, spec, number)
@@ -94,7 +97,10 @@ class KerasBackend(Backend):
             # Once TensorFlow runs it keeps the threads that it was given then.
             with contextlib.suppress(RuntimeError):
                 use_threads(wanted)
-        return KerasReplica(self._seeded(spec, seed), trains=False)
+        with kept():
+            if threads != 0:
+                start_over()
+            return KerasReplica(self._seeded(spec, seed), trains=False)
 
     @staticmethod
     def _seeded(spec: KerasSpec, seed: int) -> Any:
@@ -110,17 +116,18 @@ class KerasBackend(Backend):
             np.random.set_state(arrays)
 
     def model(self, spec: KerasSpec, state: State | None, seed: int) -> Any:
-        model = self._seeded(spec, seed)
+        with kept():
+            model = self._seeded(spec, seed)
         if state:
+            if not model.built and state.get("inputs") is not None:
+                build_on(model, state["inputs"])
             if not model.built:
                 raise ArgumentError(
                     f"The Keras model {model.name!r} does not know its input shape before it is called: begin it with "
                     "keras.Input(shape=…), or build it in model_creator."
                 )
             load_weights(model, state["model"])
-            for name, optimizer in optimizers_of(model).items():
-                if name in (state.get("optimizer") or {}):
-                    load_optimizer(optimizer, state["optimizer"][name], model)
+            load_optimizers(optimizers_of(model), state, model)
         return model
 
     def write_model(self, model: Any, path: str) -> None:
@@ -133,7 +140,8 @@ class KerasBackend(Backend):
         if not os.path.exists(path):
             raise DataError(f"path={path!r} does not exist.")
         if path.endswith(".weights.h5"):
-            model = spec.make_model()
+            with kept():
+                model = spec.make_model()
             model.load_weights(path)
             return {"model": named_weights(model)}
         found = keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
@@ -223,6 +231,7 @@ class MirroredBackend(KerasBackend):
             context.memory.pop("tensorflow", None)
             context.memory[key] = spec.workers
         prepare(context, spec.workers)
+        start_over()
         reset_uids()
         keras.utils.set_random_seed(seed)
         return MirroredReplica(lambda: check_trainable(spec.make_model(), spec.workers), spec.workers)

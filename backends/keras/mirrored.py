@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from keras.src.losses import loss as losses
 
-from orca.backends.base import Outcome
+from orca.backends.base import Outcome, State
 from orca.backends.keras.replica import KerasReplica
 from orca.backends.keras.sync import Reducer, scaled
 from orca.shards.feed import Batch, share
@@ -34,11 +37,49 @@ class MirroredReplica(KerasReplica):
         self._strategy = tf.distribute.MirroredStrategy([f"/{kind}:{number}" for number in range(devices)])
         self._devices = devices
         self._prepared = False
+        self._seen: dict[str, Any] | None = None
+        """The weights that optimizers are called with, while somebody looks."""
+        self._own = threading.local()
+        """What the step on one device knows: each has a thread, and they take turns wherever they meet."""
         with self._strategy.scope():
             super().__init__(make_model(), Devices(devices) if devices > 1 else None)
+        self._reduce_once()
+
+    def _arrange(self) -> None:
+        super()._arrange()
+        self._reduce_once()
+
+    def _reduce_once(self) -> None:
+        """The gradients that reach an optimizer, and the one inside it, are sums already."""
         for optimizer in self._optimizers.values():
-            # The gradients that reach it are sums already.
-            optimizer._all_reduce_sum_gradients = list
+            for part in (optimizer, getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "optimizers", ())):
+                if part is not None:
+                    part._all_reduce_sum_gradients = list
+
+    def _hook(self, name: str, optimizer: Any) -> None:
+        super()._hook(name, optimizer)
+        apply = optimizer.apply
+
+        def watched(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+            if self._seen is None or trainable_variables is None:
+                return apply(grads, trainable_variables)
+            self._seen[name] = list(trainable_variables)
+            return None
+
+        optimizer.apply = watched
+
+    def _weight(self) -> Any:
+        return self._own.weight
+
+    def load_state(self, state: State) -> None:
+        with self._strategy.scope():
+            super().load_state(state)
+
+    def settle(self) -> None:
+        """Running statistics become the mean over the devices, each of which has kept its own."""
+        for variable in self._statistics():
+            parts = self._strategy.experimental_local_results(variable.value)
+            variable.assign(sum(np.asarray(part) for part in parts) / len(parts))
 
     def _build(self, features: Any) -> None:
         with self._strategy.scope():
@@ -60,15 +101,18 @@ class MirroredReplica(KerasReplica):
         same = rows < devices
         cuts = [(0, rows)] * devices if same else [share(rows, device, devices) for device in range(devices)]
         parts = [self._data(take_rows(data, low, high), class_weight) for low, high in cuts]
-        # Keras divides a device's mean by their number; what is wanted is the mean over all rows.
-        scales = [1.0 if same else (high - low) / rows * devices for low, high in cuts]
+        scales = [1 / devices if same else (high - low) / rows for low, high in cuts]
         if not self._prepared:
             # Metrics make their variables when they first see data, which a strategy allows only outside its steps.
             self._prepared = True
             with self._strategy.scope():
                 self._model._symbolic_build(data_batch=parts[0])
         kept = self._sums() if same and devices > 1 else None
-        logs = self._function(name)(self._values(parts), self._values([tf.constant(s, tf.float32) for s in scales]))
+        given = self._values(parts), self._values([tf.constant(scale, tf.float32) for scale in scales])
+        step = self._function(name)
+        if name == "train" and not all(optimizer.built for optimizer in self._optimizers.values()):
+            self._build_optimizers(step, given)
+        logs = step(*given)
         if kept is not None:
             assert self.own_metrics is not None
             before = self._before
@@ -84,6 +128,22 @@ class MirroredReplica(KerasReplica):
         }
         return self._outcome(shown, self._loss_so_far(), rows)
 
+    def _build_optimizers(self, step: Any, given: Any) -> None:
+        """Make the slots of optimizers that wait for their first step, where a strategy does not allow it."""
+        if not isinstance(step, tf.types.experimental.PolymorphicFunction):
+            return
+        seen: dict[str, Any] = {}
+        self._seen = seen
+        try:
+            tf.function(step.python_function, autograph=False).get_concrete_function(*given)
+        finally:
+            self._seen = None
+        with self._strategy.scope():
+            for name, variables in seen.items():
+                if not self._optimizers[name].built:
+                    self._optimizers[name].build(variables)
+        self._reduce_once()
+
     def _values(self, values: list[Any]) -> Any:
         distribute = self._strategy.experimental_distribute_values_from_function
         return distribute(lambda context: values[context.replica_id_in_sync_group])
@@ -94,10 +154,22 @@ class MirroredReplica(KerasReplica):
         model, strategy = self._model, self._strategy
 
         def step(data: Any, scale: Any) -> Any:
-            self._scale, self._applied = scale, 0
+            self._own.weight, self._applied = scale, 0
             return model.train_step(data) if name == "train" else model.test_step(data)
 
         def run(data: Any, scale: Any) -> Any:
-            return strategy.run(step, args=(data, scale))
+            with _plain_means():
+                return strategy.run(step, args=(data, scale))
 
         return run if getattr(model, "run_eagerly", False) else tf.function(run, autograph=False, reduce_retracing=True)
+
+
+@contextmanager
+def _plain_means() -> Iterator[None]:
+    """Have Keras leave losses as they are, where it divides its own, but not a user's, by the number of devices."""
+    kept = losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution
+    losses.scale_loss_for_distribution = losses.unscale_loss_for_distribution = lambda value: value
+    try:
+        yield
+    finally:
+        losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = kept

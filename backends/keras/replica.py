@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -10,14 +11,16 @@ import numpy as np
 from keras import ops
 
 from orca.backends.base import Outcome, OwnMetrics, Replica, State, StepOptions
+from orca.backends.keras.checking import check_rows
 from orca.backends.keras.engine import engine
 from orca.backends.keras.state import (
-    load_optimizer,
+    load_optimizers,
     load_weights,
     named_weights,
     optimizer_state,
     optimizers_of,
     seed_states,
+    weights_of,
 )
 from orca.backends.keras.sync import Reducer
 from orca.errors import DataError
@@ -40,6 +43,8 @@ class KerasReplica(Replica):
         """The last step's scale as a tensor: nearly all steps have the same."""
         self._applied = 0
         self._pending: State | None = None
+        self._inputs: Any = None
+        """Features without rows, of a model that has learnt its shapes from them."""
         self._optimizers = optimizers_of(model) if self._trains else {}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._before = (0.0, 0.0)
@@ -62,6 +67,7 @@ class KerasReplica(Replica):
 
     def survey(self, data: Any) -> Any:
         """Two rows for a model that learns its shapes from the data."""
+        check_rows(self._model, data)
         if self._model.built or not isinstance(data, dict):
             return None
         return take_rows(data["x"], 0, 2)
@@ -72,7 +78,8 @@ class KerasReplica(Replica):
             self._build(max(samples, key=row_count))
 
     def _build(self, features: Any) -> None:
-        self._model(tree_map(_tensor, features), training=False)
+        self._inputs = tree_map(lambda array: np.asarray(array)[:0], features)
+        build_on(self._model, features)
         self._arrange()
 
     def _arrange(self) -> None:
@@ -91,11 +98,11 @@ class KerasReplica(Replica):
         def together(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
             place = f"{name} {self._applied}"
             self._applied += 1
-            return apply(self._shared(list(grads), place), trainable_variables)
+            return apply(self._shared(list(grads), place, optimizer), trainable_variables)
 
         optimizer.apply = together
 
-    def _shared(self, grads: list[Any], place: str) -> list[Any]:
+    def _shared(self, grads: list[Any], place: str, optimizer: Any) -> list[Any]:
         there = [index for index, value in enumerate(grads) if value is not None]
         for index in there:
             # Keras' own optimizers square the parts of a row that a batch names twice, and add up the squares. A
@@ -103,18 +110,31 @@ class KerasReplica(Replica):
             grads[index] = engine.dense(grads[index])
         if self._reducer.world > 1:
             own = [grads[index] for index in there]
-            for index, value in zip(there, self._reducer.sums(own, place, self._scale), strict=True):
+            for index, value in zip(there, self._reducer.sums(own, place, self._weight()), strict=True):
                 grads[index] = value
+        if self._options.clip_value is not None or self._options.clip_norm is not None:
+            self._clip(grads, there, optimizer)
+        return grads
+
+    def _weight(self) -> Any:
+        """This rank's share of the step's rows, inside the step."""
+        return self._scale
+
+    def _clip(self, grads: list[Any], there: list[int], optimizer: Any) -> None:
+        # A loss that is scaled against underflow has gradients that are: their limits have to be, too.
+        scale = optimizer.scale_loss(1.0)
         low_high, limit = self._options.clip_value, self._options.clip_norm
         if low_high is not None:
             for index in there:
-                grads[index] = ops.clip(grads[index], *low_high)
+                value = grads[index]
+                clipped = ops.clip(value, *(ops.cast(bound * scale, value.dtype) for bound in low_high))
+                # The optimizer has to see an overflow, to drop the step.
+                grads[index] = ops.where(ops.isfinite(value), clipped, value)
         if limit is not None:
             norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(grads[index], "float32"))) for index in there))
-            factor = limit / ops.maximum(norm, limit)
+            factor = limit * scale / ops.maximum(norm, limit * scale)
             for index in there:
                 grads[index] = grads[index] * ops.cast(factor, grads[index].dtype)
-        return grads
 
     # -- steps
 
@@ -195,9 +215,13 @@ class KerasReplica(Replica):
         logs = logs if isinstance(logs, dict) else {}
         if count > last_count or total != total:
             return Outcome(total - last_total, count - last_count, extra=self._extra(logs, rows))
-        # A step of the user's own may keep its loss elsewhere; then nobody but its own metrics can tell the mean.
-        own = float(logs["loss"]) if "loss" in logs else 0.0
-        return Outcome(float("nan") if own != own else 0.0, 0.0, extra=self._extra(logs, rows))
+        # A step of the user's own may leave Keras' mean alone. What it returns is then the loss of these rows, unless a
+        # metric of its own is called so, which keeps the mean by itself.
+        assert isinstance(self.own_metrics, KerasMetrics)
+        extra, own = self._extra(logs, rows), float(logs["loss"]) if "loss" in logs else None
+        if own is None or self.own_metrics.keeps_loss:
+            return Outcome(float("nan") if own != own else 0.0, 0.0, extra=extra)
+        return Outcome(own * rows, rows, extra=extra)
 
     def _extra(self, logs: dict[str, Any], rows: int) -> dict[str, float]:
         """Values of a custom step that no metric of the model stands for."""
@@ -234,24 +258,31 @@ class KerasReplica(Replica):
         if not self._model.built:
             return self._pending or {}
         state: State = {"model": named_weights(self._model)}
+        if self._inputs is not None:
+            state["inputs"] = self._inputs
         if self._optimizers:
             state["optimizer"] = {name: self._optimizer_state(name) for name in self._optimizers}
+            # One of several optimizers has slots for some weights only.
+            state["weights_of"] = {name: weights_of(made, self._model) for name, made in self._optimizers.items()}
         return state
 
     def _optimizer_state(self, name: str) -> list[Any]:
         return optimizer_state(self._optimizers[name])
 
-    def _load_optimizer(self, name: str, told: list[Any]) -> None:
-        load_optimizer(self._optimizers[name], told, self._model)
+    def whole_optimizer(self, restores: bool = False) -> AbstractContextManager[None]:
+        """Have the model hold an optimizer with all slots for a while, for who saves or restores the model itself;
+        to be called on all ranks at the same place."""
+        return nullcontext()
 
     def load_state(self, state: State) -> None:
         if not self._model.built:
             self._pending = state
             return
         load_weights(self._model, state["model"])
-        for name, told in (state.get("optimizer") or {}).items():
-            if name in self._optimizers:
-                self._load_optimizer(name, told)
+        self._load_optimizers(state)
+
+    def _load_optimizers(self, state: State) -> None:
+        load_optimizers(self._optimizers, state, self._model)
 
     def reseed(self, seed: int, epoch: int, rank: int) -> None:
         states = seed_states(self._model)
@@ -274,13 +305,19 @@ class KerasReplica(Replica):
         """Running statistics become the mean over the ranks."""
         if self._reducer.world == 1:
             return
-        values = [value for value in self._model.non_trainable_weights if "float" in str(value.dtype)]
+        values = self._statistics()
         if values:
             if "settle" not in self._functions:
                 self._functions["settle"] = engine.function(lambda parts: self._reducer.sums(parts, "settle"), False)
             sums = self._functions["settle"]([engine.tensor(value) for value in values])
             for variable, value in zip(values, sums, strict=True):
                 variable.assign(value / self._reducer.world)
+
+    def _statistics(self) -> list[Any]:
+        """Weights that change without gradients; what was made to be trained, and is frozen, does not."""
+        frozen = {id(value) for layer in self._model._flatten_layers() for value in layer._trainable_variables}
+        found = [value for value in self._model.non_trainable_weights if id(value) not in frozen]
+        return [value for value in found if "float" in str(value.dtype)]
 
     def learning_rate(self) -> float | None:
         optimizer = self.inner_optimizer
@@ -306,6 +343,12 @@ class KerasMetrics(OwnMetrics):
         if self._built():
             found = self._names = found | set(self._model.get_metrics_result())
         return found
+
+    @property
+    def keeps_loss(self) -> bool:
+        """Whether a metric of the user's own is called loss."""
+        tracker = self._model._loss_tracker
+        return any(metric.name == "loss" and metric is not tracker for metric in self._model.metrics)
 
     def _built(self) -> bool:
         compiled = getattr(self._model, "_compile_metrics", None)
@@ -340,7 +383,17 @@ class KerasMetrics(OwnMetrics):
         self.load(sums)
         if not self._built():
             return {}
-        return {name: _number(value) for name, value in self._model.get_metrics_result().items()}
+        found = {name: _number(value) for name, value in self._model.get_metrics_result().items()}
+        if not self.keeps_loss and not engine.value_of(self._model._loss_tracker.count):
+            # Nobody has told the model its loss.
+            found.pop("loss", None)
+        return found
+
+
+def build_on(model: Any, features: Any) -> None:
+    """Show a model what its inputs look like, by one row of zeros."""
+    row = tree_map(lambda array: np.zeros((1, *np.shape(array)[1:]), np.asarray(array).dtype), features)
+    model(tree_map(_tensor, row), training=False)
 
 
 def _number(value: Any) -> float:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from orca.backends.base import State
+from orca.backends.keras.engine import engine
 from orca.backends.keras.reducers import Collective
 from orca.backends.keras.replica import KerasReplica
-from orca.errors import ArgumentError
+from orca.backends.keras.state import load_optimizers, optimizer_state
+from orca.errors import ArgumentError, DataError
 
-_WHOLE = ("Lamb", "Adafactor", "Muon", "LossScaleOptimizer")
+_WHOLE = ("Lamb", "Adafactor", "Muon", "LossScaleOptimizer", "MultiOptimizer")
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -26,7 +30,7 @@ def check_optimizer(optimizer: Any) -> None:
         problem = "clipnorm= looks at whole weights (global_clipnorm= is fine)"
     elif optimizer.use_ema:
         problem = "use_ema= keeps averages of whole weights"
-    elif getattr(optimizer, "_exclude_from_weight_decay_keywords", None):
+    elif any(getattr(optimizer, f"_exclude_from_weight_decay{part}", None) for part in ("", "_pattern")):
         problem = "exclude_from_weight_decay looks at whole weights"
     if problem is not None:
         raise ArgumentError(
@@ -42,6 +46,7 @@ class Slice:
         self.variables = list(variables)
         self._reducer = reducer
         self._sizes = [int(np.prod(variable.shape)) for variable in self.variables]
+        self._ends = np.cumsum(self._sizes).tolist()
         kinds = {str(variable.dtype) for variable in self.variables}
         if len(kinds) > 1:
             raise ArgumentError(f'backend="parameter_server" needs weights of one type; the model has {sorted(kinds)}.')
@@ -52,28 +57,59 @@ class Slice:
         self.part = keras.Variable(np.zeros(self._chunk, kinds.pop()), name="slice")
         config = {**outer.get_config(), "global_clipnorm": None}
         self.inner = type(outer).from_config(config)
-        self.inner.build([self.part])
+        owners = _build(self.inner, [self.part])
+        self._slots = [one for one, owner in zip(self.inner.variables, owners, strict=True) if owner is not None]
+        self._rest = [one for one, owner in zip(self.inner.variables, owners, strict=True) if owner is None]
+        self._layout = _build(self._fresh(), self.variables)
+        if self._layout.count(None) != len(self._rest):
+            raise ArgumentError(
+                f'backend="parameter_server" cannot cut up the state of {type(outer).__name__}, which is neither one '
+                'for all weights nor of the form of a weight. Use backend="multiworker" or "horovod".'
+            )
 
-    def apply(self, grads: Sequence[Any], place: str) -> None:
+    def apply(self, grads: Sequence[Any], variables: Sequence[Any] | None, place: str) -> None:
         """Use gradients, which are sums already: update the own slice and put all slices together."""
         outer, inner = self.outer, self.inner
-        grads = [
+        ordered = self._in_order(grads, variables)
+        there = [grad is not None for grad in ordered]
+        values = [
             tf.zeros_like(variable.value) if grad is None else grad
-            for variable, grad in zip(self.variables, grads, strict=True)
+            for variable, grad in zip(self.variables, ordered, strict=True)
         ]
         if self._limit:
-            grads, _ = tf.clip_by_global_norm(grads, self._limit)
+            # The inner optimizer takes the scale of the loss away.
+            values, _ = tf.clip_by_global_norm(values, outer.scale_loss(self._limit))
         if not isinstance(getattr(outer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule):
             inner.learning_rate.assign(outer.learning_rate)
         self.part.assign(self._own(variable.value for variable in self.variables))
-        inner.apply([self._own(grads)], [self.part])
+        parts = [self.part, *self._slots]
+        before = [] if all(there) else [tf.identity(part.value) for part in parts]
+        inner.apply([self._own(values)], [self.part])
+        for part, old in zip(parts, before, strict=False):
+            # As everywhere in Keras, a weight without a gradient stays, and so do its slots.
+            part.assign(tf.where(self._mask(there), part.value, old))
         everything = self._reducer.gather(tf.convert_to_tensor(self.part.value), place)
         pieces = tf.split(everything[: sum(self._sizes)], self._sizes)
         for variable, piece in zip(self.variables, pieces, strict=True):
             variable.assign(tf.reshape(piece, variable.shape))
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
-        outer.iterations.assign_add(1)
+        outer._iterations.assign_add(1)
+
+    def _in_order(self, grads: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
+        """One gradient for each weight of the slice, None where a step gives none."""
+        given = dict(zip(map(id, self.variables if variables is None else variables), grads, strict=True))
+        ordered = [given.pop(id(variable), None) for variable in self.variables]
+        if given:
+            raise ArgumentError(
+                'backend="parameter_server": optimizer.apply was called with weights that are not among the trainable '
+                'ones of the model as training began. Use backend="multiworker" or "horovod".'
+            )
+        return ordered
+
+    def _mask(self, there: list[bool]) -> Any:
+        flat = np.pad(np.repeat(there, self._sizes), (0, self._padding))
+        return flat[self._start : self._start + self._chunk]
 
     def _own(self, tensors: Any) -> tf.Tensor:
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
@@ -81,57 +117,49 @@ class Slice:
 
     def state(self) -> list[Any]:
         """The state of one optimizer over all weights, as every other backend has it; all ranks call together."""
-        full = self._full()
-        slots = iter(self._gathered())
-        taken: dict[str, int] = {}
-        kinds = [variable.name.removeprefix(f"{self.part.name}_") for variable in self._slots()]
-        flats = dict(zip(kinds, slots, strict=True))
-        found = []
-        for variable in full.variables:
-            kind = _kind(variable.name, kinds) if _is_slot(full, variable) else None
-            if kind is None:
-                found.append(np.array(self._scalar(variable.name)))
+        flats, found = self._gathered(), []
+        rest = iter([self.outer._learning_rate if one is self.inner._learning_rate else one for one in self._rest])
+        for owner in self._layout:
+            if owner is None:
+                found.append(engine.value_of(next(rest)))
                 continue
-            index = taken.get(kind, 0)
-            taken[kind] = index + 1
-            low = sum(self._sizes[:index])
-            found.append(flats[kind][low : low + self._sizes[index]].reshape(self.variables[index].shape))
+            weight, slot = owner
+            end = self._ends[weight]
+            found.append(flats[slot][end - self._sizes[weight] : end].reshape(self.variables[weight].shape))
         return found
 
     def load(self, told: list[Any]) -> None:
         """Take over such a state: this rank's slice of it."""
-        full = self._full()
-        kinds = [variable.name.removeprefix(f"{self.part.name}_") for variable in self._slots()]
-        parts: dict[str, list[Any]] = {kind: [] for kind in kinds}
-        for variable, value in zip(full.variables, told, strict=True):
-            kind = _kind(variable.name, kinds) if _is_slot(full, variable) else None
-            if kind is not None:
-                parts[kind].append(np.ravel(value))
-            else:
-                for owner in (self.inner, self.outer):
-                    _named(owner, variable.name).assign(value)
-        for kind, variable in zip(kinds, self._slots(), strict=True):
-            flat = np.pad(np.concatenate(parts[kind]), (0, self._padding))
+        if len(told) != len(self._layout):
+            raise DataError("The optimizer's state does not fit this optimizer: was it saved with another one?")
+        rest = [value for value, owner in zip(told, self._layout, strict=True) if owner is None]
+        for variables in (self._rest, self.outer.variables):
+            for variable, value in zip(variables, rest, strict=False):
+                variable.assign(value)
+        slots: list[list[Any]] = [[None] * len(self.variables) for _ in self._slots]
+        for value, owner in zip(told, self._layout, strict=True):
+            if owner is not None:
+                slots[owner[1]][owner[0]] = np.ravel(value)
+        for variable, values in zip(self._slots, slots, strict=True):
+            flat = np.pad(np.concatenate(values), (0, self._padding))
             variable.assign(flat[self._start : self._start + self._chunk])
 
-    def _full(self) -> Any:
-        full = type(self.outer).from_config(self.outer.get_config())
+    def whole(self) -> Any:
+        """An optimizer over all weights in the state of all slices; all ranks call together."""
+        full = self._fresh()
         full.build(self.variables)
+        for variable, value in zip(full.variables, self.state(), strict=True):
+            variable.assign(value)
         return full
 
-    def _slots(self) -> list[Any]:
-        return [variable for variable in self.inner.variables if _is_slot(self.inner, variable)]
+    def _fresh(self) -> Any:
+        return type(self.outer).from_config(self.outer.get_config())
 
     def _gathered(self) -> list[Any]:
-        slots = self._slots()
         gather = tf.function(
             lambda parts: [self._reducer.gather(part, f"slot {number}") for number, part in enumerate(parts)]
         )
-        return [np.array(flat) for flat in gather([tf.convert_to_tensor(slot) for slot in slots])]
-
-    def _scalar(self, name: str) -> Any:
-        owner = self.outer if name == "learning_rate" else self.inner
-        return _named(owner, name)
+        return [np.array(flat) for flat in gather([tf.convert_to_tensor(slot) for slot in self._slots])]
 
 
 class SlicedReplica(KerasReplica):
@@ -140,12 +168,20 @@ class SlicedReplica(KerasReplica):
     def __init__(self, model: Any, reducer: Collective, rank: int) -> None:
         self._rank = rank
         self._slice: Slice | None = None
+        self._first: list[Any] | None = None
         check_optimizer(model.optimizer)
+        if model.optimizer.built:
+            # A model that has travelled brings slots for all weights, of which a rank keeps its own.
+            self._first = optimizer_state(model.optimizer)
+            model.optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
         super().__init__(model, reducer)
 
     def _arrange(self) -> None:
         assert isinstance(self._reducer, Collective)
         self._slice = Slice(self._model.optimizer, self._model.trainable_variables, self._reducer, self._rank)
+        first, self._first = self._first, None
+        if first is not None:
+            self._slice.load(first)
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self.load_state(pending)
@@ -159,29 +195,52 @@ class SlicedReplica(KerasReplica):
             assert self._slice is not None
             place = f"{name} {self._applied}"
             self._applied += 1
-            self._slice.apply(self._shared(list(grads), place), place)
+            variables = None if trainable_variables is None else list(trainable_variables)
+            self._slice.apply(self._shared(list(grads), place, optimizer), variables, place)
 
         optimizer.apply = together
+
+    @contextmanager
+    def whole_optimizer(self, restores: bool = False) -> Iterator[None]:
+        if self._slice is None:
+            yield
+            return
+        outer, full = self._model.optimizer, self._slice.whole()
+        self._model.optimizer = full
+        try:
+            yield
+        finally:
+            self._model.optimizer = outer
+        if restores:
+            self._slice.load(optimizer_state(full))
 
     def _optimizer_state(self, name: str) -> list[Any]:
         return (
             self._slice.state() if name == "optimizer" and self._slice is not None else super()._optimizer_state(name)
         )
 
-    def _load_optimizer(self, name: str, told: list[Any]) -> None:
-        if name == "optimizer" and self._slice is not None:
+    def _load_optimizers(self, state: State) -> None:
+        others = {name: optimizer for name, optimizer in self._optimizers.items() if name != "optimizer"}
+        load_optimizers(others, state, self._model)
+        told = (state.get("optimizer") or {}).get("optimizer")
+        if told is not None and self._slice is not None:
             self._slice.load(told)
-        else:
-            super()._load_optimizer(name, told)
 
 
-def _is_slot(optimizer: Any, variable: Any) -> bool:
-    return variable.name not in ("iteration", "learning_rate") and len(variable.shape) > 0
+def _build(optimizer: Any, variables: Sequence[Any]) -> list[tuple[int, int] | None]:
+    """Build an optimizer, and tell of each of its variables which weight's it is and which of that weight's."""
+    places = {id(variable): place for place, variable in enumerate(variables)}
+    owners: dict[int, tuple[int, int]] = {}
+    counts = [0] * len(variables)
+    make = optimizer.add_variable_from_reference
 
+    def watched(reference_variable: Any, *arguments: Any, **more: Any) -> Any:
+        made, place = make(reference_variable, *arguments, **more), places[id(reference_variable)]
+        owners[id(made)] = place, counts[place]
+        counts[place] += 1
+        return made
 
-def _kind(name: str, kinds: list[str]) -> str | None:
-    return next((kind for kind in sorted(kinds, key=len, reverse=True) if name.endswith(f"_{kind}")), None)
-
-
-def _named(optimizer: Any, name: str) -> Any:
-    return next(variable for variable in optimizer.variables if variable.name == name)
+    optimizer.add_variable_from_reference = watched
+    optimizer.build(list(variables))
+    optimizer.add_variable_from_reference = make
+    return [owners.get(id(variable)) for variable in optimizer.variables]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -52,14 +53,32 @@ def optimizer_state(optimizer: Any) -> list[Any]:
     return [engine.value_of(variable) for variable in optimizer.variables]
 
 
-def load_optimizer(optimizer: Any, told: list[Any], model: Any) -> None:
+def weights_of(optimizer: Any, model: Any) -> list[int] | None:
+    """The places among the model's weights of those that an optimizer was built for, if it was."""
+    places = {id(variable): place for place, variable in enumerate(model.weights)}
+    found = [places[id(variable)] for variable in optimizer._trainable_variables if id(variable) in places]
+    return found if found and len(found) == len(optimizer._trainable_variables) else None
+
+
+def load_optimizer(optimizer: Any, told: list[Any], model: Any, places: Sequence[int] | None = None) -> None:
+    """Take over an optimizer's state; one that has no slots yet is built for the weights in these places, or for all
+    that are trained."""
     if not optimizer.built and len(told) != len(optimizer.variables):
-        optimizer.build(model.trainable_variables)
+        weights = model.weights
+        optimizer.build(model.trainable_variables if places is None else [weights[place] for place in places])
     variables = optimizer.variables
     if [tuple(variable.shape) for variable in variables] != [np.shape(value) for value in told]:
         raise DataError("The optimizer's state does not fit this optimizer: was it saved with another one?")
     for variable, value in zip(variables, told, strict=True):
         variable.assign(value)
+
+
+def load_optimizers(optimizers: dict[str, Any], state: dict[str, Any], model: Any) -> None:
+    """Take over the states of those optimizers that a saved state knows."""
+    told, places = state.get("optimizer") or {}, state.get("weights_of") or {}
+    for name, optimizer in optimizers.items():
+        if name in told:
+            load_optimizer(optimizer, told[name], model, places.get(name))
 
 
 def seed_states(model: Any) -> list[Any]:

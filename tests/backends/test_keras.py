@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from orca import Estimator
 from orca.context import Context
-from orca.errors import ArgumentError
-from tests.conformance.models import make_data
+from tests.conformance.models import global_order, make_data
 from tests.conformance.test_keras import estimator, model_creator, same_weights
 
 
@@ -94,7 +93,7 @@ class Custom(keras.Model):
         return {"width": self.width}
 
 
-@pytest.mark.parametrize("backend", ["multiworker", "mirrored"])
+@pytest.mark.parametrize("backend", ["multiworker", "mirrored", pytest.param("horovod", marks=pytest.mark.horovod)])
 def test_a_custom_train_step_of_a_subclassed_model(local: Context, backend):
     x, y = data(50)
     model = Custom(12)
@@ -106,6 +105,83 @@ def test_a_custom_train_step_of_a_subclassed_model(local: Context, backend):
     assert history["squares"][0] == pytest.approx(first, rel=1e-4)
     assert history["squares"][-1] < 0.6 * first
     assert isinstance(est.get_model(), Custom)
+
+
+class Halves(keras.Model):
+    """Two optimizers, each for one layer, and a loss that Keras does not know."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.first, self.last = keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)
+        self.build((None, 6))
+
+    def build(self, shape):
+        self.first.build(shape)
+        self.last.build((None, 8))
+        self.built = True
+
+    def compile(self, first, last):
+        super().compile(loss="mse", jit_compile=False)
+        self.first_optimizer, self.last_optimizer = first, last
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+    def train_step(self, given):
+        x, y = given[:2]
+        for layer, optimizer in ((self.first, self.first_optimizer), (self.last, self.last_optimizer)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
+            optimizer.apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
+        return {"loss": loss}
+
+
+def halves(config):
+    made = Halves()
+    made.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.Adam(0.05))
+    return made
+
+
+@pytest.mark.parametrize("backend", ["multiworker", "mirrored"])
+def test_several_optimizers_learn_and_are_saved_as_in_one_process(local: Context, backend, tmp_path):
+    x, y = data(37)  # with a last step of five rows, which two workers share unevenly
+    est = Estimator.from_keras(model_creator=halves, backend=backend, workers=2, seed=3)
+    history = est.fit(x, y, epochs=2, batch_size=16)
+    keras.utils.set_random_seed(3)
+    alone, losses = halves({}), []
+    for epoch in range(4):
+        order = global_order(37, 3, epoch, True)
+        parts = [order[low : low + 16] for low in range(0, 37, 16)]
+        told = [alone.train_on_batch(x[part], y[part], return_dict=True)["loss"] * len(part) for part in parts]
+        losses.append(sum(told) / 37)
+        if epoch == 1:
+            same_weights(est.get_model(), alone)
+    assert history["loss"] == pytest.approx(losses[:2], rel=1e-5)  # as the step returns it
+    again = Estimator.from_keras(model_creator=halves, backend=backend, workers=2, seed=3)
+    again.load(est.save(str(tmp_path / "folder"))).fit(x, y, epochs=2, batch_size=16)
+    same_weights(again.get_model(), alone)
+    slots = again._state["optimizer"]["first_optimizer"]
+    assert int(slots[0]) == 12
+    assert [value.shape for value in slots[2:]] == [(6, 8), (8,)]
+
+
+def scaled(config):
+    model = model_creator(config)
+    inner = keras.optimizers.SGD(0.5, momentum=0.9)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
+    model.compile(optimizer, "binary_crossentropy", jit_compile=False)
+    return model
+
+
+def test_devices_learn_from_a_scaled_loss_as_from_a_plain_one(local: Context):
+    x, y = data(37)
+    est = Estimator.from_keras(model_creator=scaled, backend="mirrored", workers=2, seed=3)
+    est.fit(x, y, epochs=1, batch_size=37, shuffle=False, clip_norm=0.1)
+    keras.utils.set_random_seed(3)
+    alone = model_creator({})
+    alone.compile(keras.optimizers.SGD(0.5, momentum=0.9, global_clipnorm=0.1), "binary_crossentropy")
+    alone.train_on_batch(x, y)
+    same_weights(est.get_model(), alone)
 
 
 def two_by_two(config):
@@ -161,6 +237,42 @@ def test_half_precision_and_batch_norm_train(local: Context, workers):
     assert est.evaluate(x, y)["loss"] == pytest.approx(model.evaluate(x, y, verbose=0)[0], rel=2e-2)
 
 
+def test_running_statistics_of_devices_are_those_of_ranks(local: Context):
+    def creator(config):
+        layers = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((6,)), *layers])
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+        return model
+
+    x, y = data(20)
+    models = []
+    for backend in ("multiworker", "mirrored"):
+        est = Estimator.from_keras(model_creator=creator, backend=backend, workers=2, seed=3)
+        est.fit(x, y, epochs=2, batch_size=10)
+        models.append(est.get_model())
+    same_weights(*models)
+
+
+@pytest.mark.horovod
+def test_compression_rounds_gradients_alone(local: Context):
+    def creator(config):
+        frozen = keras.layers.Dense(4, trainable=False)
+        norm = keras.layers.BatchNormalization(moving_variance_initializer=keras.initializers.Constant(6e4))
+        model = keras.Sequential([keras.Input((6,)), frozen, norm, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+        return model
+
+    x, y = data(20)
+    parts = {"model_creator": creator, "backend": "horovod", "workers": 2, "seed": 3, "compression": "fp16"}
+    est = Estimator.from_keras(**parts)
+    first = est.get_model().get_weights()
+    est.fit(x, y, epochs=1, batch_size=10)
+    model = est.get_model()
+    np.testing.assert_array_equal(model.layers[0].kernel.numpy(), first[0])
+    # Two of them are more than the largest number of two bytes.
+    np.testing.assert_allclose(model.layers[1].moving_variance.numpy(), 6e4 * 0.99**2, rtol=1e-4)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_jit_compile_changes_nothing_but_speed(local: Context, workers):
     def creator(config):
@@ -181,7 +293,7 @@ def test_jit_compile_changes_nothing_but_speed(local: Context, workers):
     same_weights(est.get_model(), plain.get_model())
 
 
-def test_a_model_that_learns_its_shapes_from_the_data(local: Context):
+def test_a_model_that_learns_its_shapes_from_the_data(local: Context, tmp_path):
     def creator(config):
         model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
         model.compile("adam", "mse")
@@ -192,8 +304,11 @@ def test_a_model_that_learns_its_shapes_from_the_data(local: Context):
     est.fit(x, y, epochs=2, batch_size=8)
     est.fit(x, y, epochs=1, batch_size=8)
     assert est.predict(x).shape == (20, 1)
-    with pytest.raises(ArgumentError, match=r"keras.Input\(shape"):
-        est.get_model()
+    np.testing.assert_allclose(est.get_model().predict(x, verbose=0), est.predict(x), rtol=1e-4, atol=1e-6)
+    again = Estimator.from_keras(model_creator=creator, workers=2, seed=0).load(est.save(str(tmp_path / "folder")))
+    np.testing.assert_allclose(again.get_model().predict(x, verbose=0), est.predict(x), rtol=1e-4, atol=1e-6)
+    est.save(str(tmp_path / "model.keras"))
+    assert os.path.exists(est.export("savedmodel", str(tmp_path / "served")))
 
 
 def test_names_do_not_tell_what_a_worker_has_made_before(local: Context):
