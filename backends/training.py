@@ -324,7 +324,7 @@ class Training:
             "ranks": self._context.allgather(own, self._seat.world) if inside and self._seat.rank is not None else [],
             "metrics": [metric.name for metric in self._metrics],
             "reason": run.reason,
-            "callbacks": [[type(callback).__name__, callback.state()] for callback in self._callbacks],
+            "callbacks": [[_kind(callback), callback.state()] for callback in self._callbacks],
         }
 
     def _share(self) -> list[Any]:
@@ -340,7 +340,7 @@ class Training:
         # By kind and order: a callback that was not there before begins, one that is gone is not missed.
         left = list(resume["callbacks"])
         for callback in self._callbacks:
-            found = next((entry for entry in left if entry[0] == type(callback).__name__), None)
+            found = next((entry for entry in left if entry[0] == _kind(callback)), None)
             if found is not None:
                 left = [entry for entry in left if entry is not found]
                 callback.load_state(found[1])
@@ -422,6 +422,11 @@ class Training:
             with np.errstate(invalid="ignore", divide="ignore"):
                 values = {"loss": sums[:, 0] / sums[:, 1], "lr": longest[:, 2]}
             self._context.emit("steps", first=first_step + 1, values=values)
+
+
+def _kind(callback: Callback) -> str:
+    """The name of a callback's class, or of the one that it stands for."""
+    return type(getattr(callback, "callback", callback)).__name__
 
 
 def _number(value: float | None) -> float:

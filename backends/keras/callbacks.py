@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from typing import Any
 
 import keras
@@ -24,8 +27,11 @@ def adapt(callback: object) -> Callback | None:
     if not isinstance(callback, keras.callbacks.Callback):
         return None
     hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-    batchwise = any(getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook) for hook in hooks)
-    if not batchwise:
+    # LambdaCallback has its hooks in the object.
+    if not any(
+        hook in vars(callback) or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
+        for hook in hooks
+    ):
         return KerasCallback(callback)
     return WriterOnBatches(callback) if isinstance(callback, _WRITERS) else KerasCallbackOnBatches(callback)
 
@@ -35,6 +41,10 @@ class KerasCallback(Callback):
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback
+        self._told: dict[str, Any] = {}
+        """What a checkpoint held of it."""
+        self._begun: dict[str, Any] = {}
+        """Its attributes as a run begins."""
 
     @property
     def monitor(self) -> str | None:
@@ -44,6 +54,12 @@ class KerasCallback(Callback):
     def _here(self, run: Run) -> bool:
         return run.rank == 0 or not isinstance(self.callback, _WRITERS)
 
+    def _saves(self, unit: str) -> bool:
+        """Whether the callback may save the model after each such unit, or after a number of batches."""
+        if not isinstance(self.callback, keras.callbacks.ModelCheckpoint | keras.callbacks.BackupAndRestore):
+            return False
+        return bool((self.callback.save_freq == "epoch") == (unit == "epoch"))
+
     def _after(self, run: Run) -> None:
         if getattr(run.model, "stop_training", False):
             run.stop(f"{type(self.callback).__name__} set model.stop_training")
@@ -51,15 +67,31 @@ class KerasCallback(Callback):
     def before_run(self, run: Run) -> None:
         callback, model = self.callback, run.model
         model.stop_training = False
-        callback.set_model(model)
-        callback.set_params({"verbose": 0, "epochs": run.last_epoch, "steps": run.batches})
         if self._here(run) or isinstance(callback, keras.callbacks.BackupAndRestore):
             # A backup is read by every rank, so that all go on from it.
+            callback.set_model(model)
+            callback.set_params({"verbose": 0, "epochs": run.last_epoch, "steps": run.batches})
             model._initial_epoch = None
-            callback.on_train_begin({})
+            restores = isinstance(callback, keras.callbacks.BackupAndRestore)
+            with _whole(run, True) if restores else nullcontext():
+                self._begin(run)
             if getattr(model, "_initial_epoch", None):
                 run.own_epoch = int(model._initial_epoch)
+        self._begun = _attributes(callback)
+        # Only now: the beginning of a run sets most callbacks back.
+        vars(callback).update(self._told)
         self._after(run)
+
+    def _begin(self, run: Run) -> None:
+        callback = self.callback
+        if not run.resumed or not isinstance(callback, keras.callbacks.CSVLogger):
+            callback.on_train_begin({})
+            return
+        append, callback.append = callback.append, True  # the lines of the epochs before stay
+        try:
+            callback.on_train_begin({})
+        finally:
+            callback.append = append
 
     def after_run(self, run: Run) -> None:
         if self._here(run):
@@ -71,44 +103,72 @@ class KerasCallback(Callback):
             self.callback.on_epoch_begin(run.epoch - 1, {})
 
     def after_epoch(self, run: Run) -> None:
-        if self._here(run):
-            logs = _logs(run)
-            known = set(logs)
-            self.callback.on_epoch_end(run.epoch - 1, logs)
-            for name in set(logs) - known:
-                run.record[name] = float(logs[name])
+        with _whole(run) if self._saves("epoch") else nullcontext():
+            if self._here(run):
+                logs = _logs(run)
+                known = set(logs)
+                self.callback.on_epoch_end(run.epoch - 1, logs)
+                for name in set(logs) - known:
+                    run.record[name] = float(logs[name])
         self._after(run)
 
     def state(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self.callback).items() if _is_plain(value)}
+        """What the run has changed; the rest is as the user has set it, and may be set otherwise next time."""
+        if isinstance(self.callback, keras.callbacks.CSVLogger):
+            return {}
+        settings = _settings(type(self.callback))
+        return {
+            name: value
+            for name, value in _attributes(self.callback).items()
+            if name not in settings
+            and (name in self._told or name not in self._begun or not _same(value, self._begun[name]))
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        vars(self.callback).update(state)
+        self._told = state
 
     def bring_back(self, attributes: dict[str, Any]) -> None:
         vars(self.callback).update(vars(attributes["callback"]))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"callback": _without_model(self.callback)}
+        return {**vars(self), "callback": _without_model(self.callback), "_told": {}, "_begun": {}}
 
 
 class KerasCallbackOnBatches(KerasCallback):
     """One that looks at single steps."""
+
+    def before_run(self, run: Run) -> None:
+        super().before_run(run)
+        self._batches = getattr(self.callback, "_batches_seen_since_last_saving", 0)
 
     def before_batch(self, run: Run) -> None:
         if self._here(run):
             self.callback.on_train_batch_begin(run.batch, {})
 
     def after_batch(self, run: Run) -> None:
-        if self._here(run):
-            self.callback.on_train_batch_end(run.batch - 1, {} if run.loss is None else {"loss": run.loss})
+        due = self._saves("batch") and self._due()
+        with _whole(run) if due else nullcontext():
+            if self._here(run):
+                self.callback.on_train_batch_end(run.batch - 1, {} if run.loss is None else {"loss": run.loss})
         self._after(run)
+
+    def _due(self) -> bool:
+        """Whether rank 0 saves after this step; the other ranks, which do not save, have to know."""
+        self._batches += 1
+        if self._batches < self.callback.save_freq:
+            return False
+        self._batches = 0
+        return True
 
 
 class WriterOnBatches(KerasCallbackOnBatches):
     """One that looks at single steps only to write them down."""
 
     acts_on_batches = False
+
+
+def _whole(run: Run, restores: bool = False) -> AbstractContextManager[None]:
+    return run._replica.whole_optimizer(restores)  # type: ignore[attr-defined, no-any-return]
 
 
 def _logs(run: Run) -> dict[str, Any]:
@@ -122,6 +182,22 @@ def _without_model(callback: Any) -> Any:
             copy.__dict__[name] = value
     copy.__dict__["_model"] = None
     return copy
+
+
+def _settings(kind: type) -> set[str]:
+    """What Keras' own callbacks are made with, which some of them turn into another form as they run."""
+    own = [base for base in kind.__mro__ if base.__module__.startswith("keras.") and "__init__" in vars(base)]
+    return {name for base in own for name in inspect.signature(base).parameters}
+
+
+def _attributes(callback: Any) -> dict[str, Any]:
+    return {name: copy(value) for name, value in vars(callback).items() if _is_plain(value)}
+
+
+def _same(value: Any, other: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return type(value) is type(other) and len(value) == len(other) and all(map(_same, value, other))
+    return type(value) is type(other) and np.array_equal(value, other)
 
 
 def _is_plain(value: Any) -> bool:

@@ -8,10 +8,13 @@ import keras
 import pytest
 
 from orca import WorkerError
-from orca.callbacks import Callback
+from orca.backends.keras.callbacks import adapt
+from orca.backends.keras.replica import KerasReplica
+from orca.callbacks import Callback, Run
 from orca.context import Context
+from orca.triggers import EveryEpoch
 from tests.backends.test_keras import data
-from tests.conformance.test_keras import estimator, same_weights
+from tests.conformance.test_keras import estimator, model_creator, same_weights
 
 
 class Watch(Callback):
@@ -91,3 +94,57 @@ def test_backup_and_restore_goes_on_after_the_epochs_done(local: Context, tmp_pa
     history = est.fit(x, y, epochs=3, batch_size=16, callbacks=[backup])
     assert history["epoch"] == [3]
     same_weights(est.get_model(), whole.get_model())
+
+
+class Broken(Callback):
+    """Fails once, in the first step of an epoch."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def before_epoch(self, run):
+        if run.epoch == self.epoch:
+            raise RuntimeError("the lights went out")
+
+
+def test_callbacks_go_on_where_they_were_in_a_new_driver(local: Context, tmp_path):
+    x, y = data(32)
+
+    def callbacks(name, patience=2):
+        log = keras.callbacks.CSVLogger(str(tmp_path / f"{name}.csv"))
+        stop = keras.callbacks.EarlyStopping("val_loss", patience=patience, min_delta=1e3)
+        plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=2, min_delta=1e3)
+        seen = []
+        batches = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
+        batches.seen = seen
+        return [plateau, stop, log, batches]
+
+    def fit(est, hooks, **more):
+        return est.fit(x, y, epochs=9, batch_size=16, validation_data=(x, y), callbacks=hooks, **more)
+
+    est = estimator("multiworker", 1)
+    hooks = callbacks("whole")
+    whole = fit(est, hooks)
+    assert hooks[3].seen == [0, 1] * 3
+    assert len(whole) == 3  # the first epoch is the best; the rate halves as the run stops
+    assert float(est.get_model().optimizer.learning_rate) == pytest.approx(0.05)
+    folder = str(tmp_path / "run")
+    with pytest.raises(WorkerError, match="the lights went out"):
+        hooks = [*callbacks("broken", patience=7), Broken(3)]
+        fit(estimator("multiworker", 1, model_dir=folder), hooks, checkpoint_trigger=EveryEpoch())
+    again = callbacks("broken")  # more patient before: what is given now counts
+    est = estimator("multiworker", 1, model_dir=folder)
+    history = fit(est, again, resume=True)
+    assert history["epoch"] == [3]
+    assert history.stopped == whole.stopped
+    assert float(est.get_model().optimizer.learning_rate) == pytest.approx(0.05)
+    lines = [(tmp_path / f"{name}.csv").read_text().splitlines() for name in ("whole", "broken")]
+    assert [len(part) for part in lines] == [4, 4]
+    assert lines[0][0] == lines[1][0]
+
+
+def test_only_rank_0_opens_the_files_of_a_writer(tmp_path):
+    model = model_creator({})
+    run = Run(KerasReplica(model), 1, 2, {})
+    adapt(keras.callbacks.TensorBoard(str(tmp_path / "board"))).before_run(run)
+    assert os.listdir(tmp_path) == []
