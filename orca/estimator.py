@@ -701,6 +701,7 @@ class Estimator(Saving, SklearnApi):
             together=together,
             creator_arguments=self.backend.creator_arguments(dict(config), batch_size),
             weights=weights,
+            triples=self.backend.triples,
         )
 
     def _gang(self, context: Context) -> Gang:

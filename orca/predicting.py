@@ -91,7 +91,7 @@ def predict(
     fast = est.backend.pretrained or accelerator is not None
     # Nobody else computes meanwhile: a model that brings its own threads has no need of another process.
     alone = fast and est.workers == 1 and context.runtime == "local"
-    source = _source(est, data, feature_cols, context, alone)
+    source = _source(est, data, feature_cols, context, alone, batch_size)
     sample = None
     if fast:
         sample = source.sample(SAMPLE if accelerator is not None else 1)
@@ -126,7 +126,9 @@ def sample(est: Estimator, data: Any, feature_cols: Columns, count: int) -> Any:
     return _source(est, data, feature_cols, context, context.runtime == "local").sample(count)
 
 
-def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, alone: bool) -> Source:
+def _source(
+    est: Estimator, data: Any, feature_cols: Columns, context: Context, alone: bool, batch_size: int | None = None
+) -> Source:
     """Find out what the data is; `alone` says that rows of this process may stay in it."""
     kind = recognise(data)
     columns = _names(data, kind)
@@ -138,7 +140,11 @@ def _source(est: Estimator, data: Any, feature_cols: Columns, context: Context, 
         frames = to_frames(data, kind, est.workers)
         check_features(frames, form)
         return Source(data, kind, form, frames)
-    form = Form(need_labels=False, pairs=False)
+    # A dataset that was made for training brings labels, unless its parts may be the inputs of a model of several.
+    several = (est.backend.input_count(est.spec) or 1) > 1 and not est.backend.triples
+    labelled = kind == "tf" or (kind in ("torch", "creator") and not several)
+    form = est._form(None, None, est.backend.batch_size(est.spec, batch_size), need_labels=False)
+    form = replace(form, pairs=labelled)
     if kind == "shards":
         return Source(data, kind, form, data.to_engine(context.engine))
     names = est.backend.input_names(est.spec)

@@ -38,6 +38,8 @@ class Form:
     """Whether a pair of arrays is (features, labels)."""
     weights: Any = None
     """How much each row counts: an array beside arrays, or the name of a column."""
+    triples: bool = False
+    """Whether a tuple of three is (features, labels, weights of rows)."""
 
     @property
     def weight_col(self) -> str | None:
@@ -88,7 +90,7 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
         return _from_batches(data, kind, engine, form)
     if form.feature_cols is not None and isinstance(data, dict):
         return _put(_columns(data, _choose([str(key) for key in data], form)), engine, form, parts)
-    tree = to_tree(data, y, form.argument, form.need_labels, form.weights, form.pairs)
+    tree = to_tree(data, y, form.argument, form.need_labels, form.weights, form.pairs, form.triples)
     return _put(tree, engine, form, parts)
 
 
@@ -99,6 +101,7 @@ def to_tree(
     need_labels: bool = True,
     weights: Any = None,
     pairs: bool = True,
+    triples: bool = False,
 ) -> Any:
     """Bring arrays into the form {"x": …, "y": …}: fit(x, y), (x, y) and dicts are understood."""
     if isinstance(weights, str):
@@ -111,6 +114,8 @@ def to_tree(
         tree = {"x": data, "y": y}
     elif pairs and isinstance(data, tuple | list) and len(data) == 2:
         tree = {"x": data[0], "y": data[1]}
+    elif pairs and triples and isinstance(data, tuple) and len(data) == 3:
+        tree = {"x": data[0], "y": data[1], "w": data[2]}
     else:
         tree = {"x": data}
     if need_labels and "y" not in tree:
@@ -330,7 +335,7 @@ def _grouped(batches: Iterator[Any], form: Form, most: int) -> Iterator[Any]:
     size = 0
     for batch in batches:
         pair = tuple(batch) if isinstance(batch, list) else batch
-        tree = to_tree(pair, None, form.argument, form.need_labels, pairs=form.pairs)
+        tree = to_tree(pair, None, form.argument, form.need_labels, pairs=form.pairs, triples=form.triples)
         held.append(tree)
         size += size_in_bytes(tree)
         if size >= most:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from orca import Estimator, WorkerError, XShards
+from orca.backends.keras.checking import check_rows
+from orca.backends.keras.packing import pack
 from orca.context import Context
 from orca.errors import ArgumentError, DataError
-from tests.backends.test_keras import data, two_by_two
-from tests.conformance.test_keras import estimator, model_creator
+from orca.shards.adapters import tf_data
+from tests.backends.test_keras import data, halves, two_by_two
+from tests.conformance.test_keras import estimator, model_creator, train_alone
 
 
 def test_every_row_of_a_tf_dataset_is_seen_once(context: Context):
@@ -23,6 +29,56 @@ def test_every_row_of_a_tf_dataset_is_seen_once(context: Context):
     ]
     assert {record["rows"] for record in curves} == {45}
     assert curves[0]["loss"] == curves[1]["loss"] == curves[2]["loss"]
+
+
+def test_batches_of_a_tf_dataset_are_seen_through_what_comes_after_them():
+    x, y = data(8)
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    batched = rows.batch(4)
+    datasets = [
+        rows.map(lambda x, y: (x * 2, y)),
+        batched.map(lambda x, y: (x * 2, y)),
+        batched.map(lambda x, y: (x * 2, y)).shuffle(2, seed=0).prefetch(1),
+        rows.batch(8).map(lambda x, y: (x * 2, y)).rebatch(3),
+        batched.unbatch().map(lambda x, y: (x * 2, y)),
+        batched.map(lambda x, y: (x[0], y[0])),  # takes the batches apart
+        batched.filter(lambda x, y: tf.shape(x)[0] == 4),
+    ]
+    shapes = [[part[0].shape for part in tf_data.batches(dataset)] for dataset in datasets]
+    four = [(4, 6), (4, 6)]
+    assert shapes == [[(8, 6)], four, four, [(3, 6), (3, 6), (2, 6)], [(8, 6)], [(2, 6)], four]
+    with pytest.raises(DataError, match="never ends"):
+        next(tf_data.batches(batched.repeat().map(lambda x, y: (x, y))))
+
+
+def test_weights_of_rows_stand_third_in_a_tuple_as_in_keras(local: Context):
+    x, y = data(24)
+    weights = np.linspace(0, 2, 24).astype("f4")
+    triples = tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(5)
+    given = {"validation_data": (x, y, weights), "epochs": 1, "batch_size": 12}
+    curves = [
+        estimator("multiworker", 1).fit(x, y, sample_weight=weights, **given),
+        estimator("multiworker", 1).fit(triples, **given),
+    ]
+    for name in ("loss", "val_loss"):
+        assert curves[0][name] == pytest.approx(curves[1][name], rel=1e-6)
+    alone = train_alone(x, y, 0, 12).evaluate(x, y, sample_weight=weights, verbose=0)[0]
+    est = estimator("multiworker", 1)
+    assert est.evaluate(triples)["loss"] == pytest.approx(alone, rel=1e-5)
+
+
+def test_predictions_from_creators_and_from_datasets_with_labels(local: Context):
+    x, y = data(24)
+    est = estimator("multiworker", 1)
+    expected = est.predict(x)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    weighted = tf.data.Dataset.from_tensor_slices((x, y, np.ones(24, "f4"))).batch(7)
+
+    def creator(config, batch_size):
+        return dataset.batch(batch_size)
+
+    for given in (dataset, weighted, dataset.map(lambda x, y: x), creator, lambda: x, lambda config: (x, y)):
+        np.testing.assert_allclose(est.predict(given, batch_size=5), expected, rtol=1e-5)
 
 
 def test_a_spark_dataframe_in_and_out(spark_session):
@@ -94,6 +150,41 @@ def test_exported_models_give_the_same_numbers(local: Context, tmp_path):
         est.export("saved", str(tmp_path / "x"))
 
 
+def test_what_a_creator_sets_for_the_process_ends_with_its_model():
+    def creator(config):
+        keras.config.set_dtype_policy("mixed_float16")
+        keras.config.set_image_data_format("channels_first")
+        return model_creator(config)
+
+    est = Estimator.from_keras(model_creator=creator)
+    assert est.get_model().layers[0].compute_dtype == "float16"
+    assert keras.config.dtype_policy().name == "float32"
+    assert keras.config.image_data_format() == "channels_last"
+
+
+PORTS = """
+import socket
+from types import SimpleNamespace
+import tensorflow as tf
+from orca.backends.keras import cluster
+taken = socket.socket()
+taken.bind(("127.0.0.1", 0))
+taken.listen()
+free, ports = cluster._free_port, [taken.getsockname()[1]]
+cluster._free_port = lambda address: ports.pop() if ports else free(address)
+place = SimpleNamespace(rank=0, world=1, address="127.0.0.1", threads=1)
+context = SimpleNamespace(place=place, memory={}, allgather=lambda value: [value])
+cluster.prepare(context)
+cluster.join(context)
+print("joined", context.memory["tensorflow.cluster"], not ports, float(tf.constant(2.0) + 1))
+"""
+
+
+def test_a_port_that_somebody_takes_in_between_is_left_to_them():
+    done = subprocess.run([sys.executable, "-c", PORTS], capture_output=True, text=True, timeout=120)
+    assert "joined True True 3.0" in done.stdout, done.stderr[-2000:]
+
+
 class Unbuildable(keras.layers.Layer):
     """Cannot be rebuilt: its argument is not in its config."""
 
@@ -126,16 +217,42 @@ class TestBadInput:
 
     def test_shapes_that_do_not_match(self, local: Context):
         x, y = data(20)
-        with pytest.raises(WorkerError, match="(?s)shape"):
+        with pytest.raises(WorkerError, match=r"DataError: x of the data has rows of shape \(4,\) .* takes \(6,\)\."):
             estimator("multiworker", 2).fit(x[:, :4], y)
-        with pytest.raises(WorkerError, match="(?s)shape"):
+        with pytest.raises(WorkerError, match=r"must have the same shape\. Received: target\.shape=\(\d+, 3\)"):
             estimator("multiworker", 2).fit(x, np.zeros((20, 3), "f4"))
+
+    def test_rows_are_compared_with_all_that_a_model_knows(self):
+        model = two_by_two({})
+        x = {"left": np.zeros((8, 2), "f4"), "right": np.zeros((8, 4), "f4")}
+        y = {"side": np.zeros(8, "i8"), "total": np.zeros(8, "f4")}
+        check_rows(model, {"x": x, "y": y})
+        check_rows(model, {"x": [x["left"], x["right"]], "y": [y["side"], y["total"]]})
+        with pytest.raises(DataError, match="no entry 'right' .* its entries are left, rihgt. Did you mean 'rihgt'"):
+            check_rows(model, {"x": {"left": x["left"], "rihgt": x["right"]}, "y": y})
+        with pytest.raises(DataError, match=r"shape \(3,\) for the input 'right' of the model, which takes \(4,\)"):
+            check_rows(model, {"x": {**x, "right": np.zeros((8, 3))}, "y": y})
+        with pytest.raises(DataError, match="x of the data has 1 parts, but the model has 2 inputs: left, right"):
+            check_rows(model, {"x": x["left"], "y": y})
+        with pytest.raises(DataError, match="y of the data has 3 parts, but the model has 2 outputs"):
+            check_rows(model, {"x": x, "y": [y["side"]] * 3})
+        one = keras.Sequential([keras.Input((6, 1)), keras.layers.Flatten(), keras.layers.Dense(1)])
+        check_rows(one, {"x": np.zeros((3, 6))})  # Keras adds the last axis itself
 
     def test_names_of_outputs_that_do_not_match(self, local: Context):
         x = {"left": np.zeros((8, 2), "f4"), "right": np.zeros((8, 4), "f4")}
         est = Estimator.from_keras(model_creator=two_by_two)
-        with pytest.raises(WorkerError, match="(?s)side"):
+        with pytest.raises(WorkerError, match="y of the data has an entry 'sum', but the outputs .* are side, total"):
             est.fit({"x": x, "y": {"side": np.zeros(8, "i8"), "sum": np.zeros(8, "f4")}}, batch_size=8)
+
+    def test_a_model_with_a_compile_of_its_own(self):
+        model = halves({})
+        with pytest.raises(ArgumentError, match=r"has a compile\(\) of its own.*get_compile_config.*model_creator"):
+            pack(model)
+        model = model_creator({})
+        model.optimizer.exclude_from_weight_decay(var_names=["bias"])
+        with pytest.raises(ArgumentError, match="excludes from weight decay is not part of Keras' files"):
+            pack(model)
 
     def test_a_model_that_cannot_be_rebuilt(self, local: Context):
         x, y = data(20)
