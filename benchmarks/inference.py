@@ -9,9 +9,12 @@ s, l   the small convolutional net, EfficientNet-Lite0 with its ImageNet weights
 
 All sides have the same model, batch, precision (f32) and threads. The sides of a section take turns, every other turn
 in reverse order; shown are medians over the turns, and the median of the ratios within a turn. Each side is called
-once before it is measured. After the turns each side runs once more for its peak memory (what all processes of it hold
-beyond what they held before, shared pages counted once), and tells the seconds to its first row: in a new process for
-arrays, in a running Spark or Ray for frames. inference_peers.py holds the other sides.
+once before it is measured. After the turns each side runs once more for its peak memory: all that this process and its
+descendants hold, shared pages counted once, with what is warm of either side, be it at work or not; and beyond it, what
+the run itself added. A side that starts processes for each run (map_batches) adds them; one that keeps them (Orca) has
+them in the first number. Each side then tells the seconds to its first row from a model that it has not seen: Orca
+with a new estimator and an empty cache, its peers with a new compilation; in a new process for arrays and for torch, in
+a running Spark or Ray for frames. inference_peers.py holds the other sides.
 """
 
 from __future__ import annotations
@@ -57,7 +60,20 @@ began = time.perf_counter()
 print(time.perf_counter() - began)
 """
 FIRST_ROWS = {
-    "Orca": "from orca import Estimator\nEstimator.from_openvino(model_path={path!r}).predict(row)",
+    "Orca": (
+        "from orca import Estimator\n"
+        "Estimator.from_openvino(model_path={path!r}, config={{'cache_dir': {cache!r}}}).predict(row)"
+    ),
+    "torch": (
+        "import inference_peers\nfrom orca import Estimator\n"
+        "est = Estimator.from_torch(model=inference_peers.Net({name!r}, {shape}, 1, 1).make(), workers=1)\n"
+        "est.predict(row)"
+    ),
+    "torch, OpenVINO": (
+        "import inference_peers\nfrom orca import Estimator\n"
+        "est = Estimator.from_torch(model=inference_peers.Net({name!r}, {shape}, 1, 1).make(), workers=1)\n"
+        "est.predict(row, accelerator='openvino')"
+    ),
     "AsyncInferQueue": "import inference_peers\ninference_peers.first_row_by_hand({path!r}, {threads}, row)",
 }
 
@@ -75,6 +91,7 @@ class Peak:
             self.most = max(self.most, held())
 
     def __enter__(self) -> Peak:
+        self.most = held()
         self._thread.start()
         return self
 
@@ -94,19 +111,19 @@ def held() -> int:
     return total
 
 
-def peak_of(work: Callable[[], Any]) -> float:
-    """MB beyond what was held before."""
+def peak_of(work: Callable[[], Any]) -> str:
+    """The most that is held while something runs, and how much of it was not held before."""
     before = held()
     with Peak() as watch:
         work()
-    return max(0, watch.most - before) / 2**20
+    return f"peak memory {watch.most / 2**20:,.0f} MB, {max(0, watch.most - before) / 2**20:,.0f} of them new"
 
 
 def beside(works: dict[str, Callable[[], Any]], first: dict[str, Callable[[], float]]) -> list[str]:
     """A line for each side: its peak memory and its seconds to the first row."""
     lines = []
     for name, work in works.items():
-        told = [f"peak memory {peak_of(work):,.0f} MB"]
+        told = [peak_of(work)]
         if name in first:
             told.append(f"first row after {first[name]():.2f} s")
         lines.append(f"            {name:<38} {', '.join(told)}")
@@ -126,10 +143,19 @@ def exported(net: peers.Net, folder: str) -> str:
 
 def first_row(kind: str, path: str, net: peers.Net) -> float:
     """Seconds to one row in a new process that has imported numpy only."""
-    work = FIRST_ROWS[kind].format(path=path, threads=CORES)
-    code = FIRST_ROW.format(row=", ".join(map(str, net.row)), work=work)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    with tempfile.TemporaryDirectory() as cache:
+        work = FIRST_ROWS[kind].format(path=path, threads=CORES, cache=cache, name=net.name, shape=net.row)
+        code = FIRST_ROW.format(row=", ".join(map(str, net.row)), work=work)
+        environment = {**os.environ, "ORCA_CACHE_DIR": cache}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True, env=environment
+        )
     return float(done.stdout.split()[-1])
+
+
+def fresh(path: str, folder: str) -> Estimator:
+    """A new estimator that finds nothing compiled."""
+    return Estimator.from_openvino(model_path=path, config={"cache_dir": tempfile.mkdtemp(dir=folder)})
 
 
 # 1, 2: arrays --------------------------------------------------------------------------------------------------------
@@ -192,15 +218,15 @@ def on_spark(net: peers.Net, size: str, options: argparse.Namespace) -> list[str
             init_orca_context(runtime="spark")
             est = Estimator.from_openvino(model_path=path)
 
-            def ours() -> Any:
-                return est.predict(frame, batch_size=net.batch)
+            def ours(model: Estimator = est) -> Any:
+                return model.predict(frame, batch_size=net.batch)
 
             # Made once: a new one would have to load its model again.
             theirs = peers.spark_predict(frame, path, net)
             check_same(ours().limit(8).toPandas(), theirs.limit(8).toPandas())
             works = {"Orca on Spark": lambda: compute(ours()), "predict_batch_udf": lambda: compute(theirs)}
             first = {
-                "Orca on Spark": lambda: seconds_of(lambda: ours().first()),
+                "Orca on Spark": lambda: seconds_of(lambda: ours(fresh(path, folder)).first()),
                 "predict_batch_udf": lambda: seconds_of(lambda: peers.spark_predict(frame, path, net).first()),
             }
             return compare(f"3{size}", f"Spark DataFrame, {net.name}", works, first, 1.5, net, options)
@@ -234,8 +260,8 @@ def on_ray(net: peers.Net, size: str, options: argparse.Namespace) -> list[str]:
             init_orca_context(runtime="ray")
             est = Estimator.from_openvino(model_path=path)
 
-            def ours(rows: Any) -> Any:
-                return est.predict(rows, batch_size=net.batch).materialize()
+            def ours(rows: Any, model: Estimator = est) -> Any:
+                return model.predict(rows, batch_size=net.batch).materialize()
 
             def theirs(rows: Any) -> Any:
                 return peers.ray_predict(rows, path, net, CORES).materialize()
@@ -245,7 +271,7 @@ def on_ray(net: peers.Net, size: str, options: argparse.Namespace) -> list[str]:
             works = {"Orca on Ray": lambda: ours(dataset), "map_batches": lambda: theirs(dataset)}
             one = dataset.limit(1).materialize()
             first = {
-                "Orca on Ray": lambda: seconds_of(lambda: ours(one)),
+                "Orca on Ray": lambda: seconds_of(lambda: ours(one, fresh(path, folder))),
                 "map_batches": lambda: seconds_of(lambda: theirs(one)),
             }
             return compare(f"4{size}", f"Ray Dataset, {net.name}", works, first, 1.0, net, options)
@@ -297,7 +323,8 @@ def accelerated(net: peers.Net, size: str, options: argparse.Namespace) -> list[
         fast = works["torch, OpenVINO"]()
         print(f"  conversion and first call: {time.perf_counter() - began:.1f} s", flush=True)
         assert np.allclose(fast, works["torch"](), rtol=1e-3, atol=1e-4), "the two sides predict different numbers"
-        return compare(f"5{size}", f"torch estimator, {net.name}", works, {}, None, net, options)
+        first = {name: lambda name=name: first_row(name, "", net) for name in works}
+        return compare(f"5{size}", f"torch estimator, {net.name}", works, first, None, net, options)
     finally:
         stop_orca_context()
 
