@@ -45,6 +45,10 @@ class MXNetBackend(Backend):
     def check(self, spec: MXNetSpec, workers: int) -> None:
         self.check_options(spec.sync_options)
         spec.check()
+        if self.name == "horovod" and workers > 1:
+            from orca.backends.mxnet.horovod_sync import check_installed
+
+            check_installed()
 
     def check_fit(self, spec: MXNetSpec) -> None:
         if spec.loss_creator is None and isinstance(_known(spec), GluonNet):

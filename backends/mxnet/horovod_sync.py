@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -13,6 +15,11 @@ from orca.backends.mxnet.nets import Weight
 from orca.backends.mxnet.sync import Sync, same_statistics
 from orca.errors import MissingPackageError
 from orca.launch.rank import RankContext
+
+_MISSING = (
+    'backend="horovod" needs a Horovod that was built with MXNet: run `python tools/build_horovod.py`, or use '
+    'backend="parameter_server".'
+)
 
 
 class HorovodSync(Sync):
@@ -44,13 +51,18 @@ class HorovodSync(Sync):
         same_statistics(self._context, statistics)
 
 
+def check_installed() -> None:
+    """Raise, without loading Horovod into this process, if it is not there or was built without MXNet."""
+    found = importlib.util.find_spec("horovod")
+    folders = [] if found is None else found.submodule_search_locations or []
+    if not any(path for folder in folders for path in Path(folder).glob("mxnet/mpi_lib*.so")):
+        raise MissingPackageError(_MISSING)
+
+
 def horovod() -> Any:
     """Horovod's MXNet part."""
     try:
         import horovod.mxnet as hvd
     except (ImportError, AttributeError, OSError) as error:
-        raise MissingPackageError(
-            'backend="horovod" needs a Horovod that was built with MXNet: run `python tools/build_horovod.py`, or use '
-            f'backend="parameter_server". ({error})'
-        ) from error
+        raise MissingPackageError(f"{_MISSING} ({error})") from error
     return hvd
