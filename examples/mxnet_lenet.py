@@ -87,8 +87,8 @@ def main() -> int:
         scores = est.evaluate(x_test, y_test)
         expected = est.predict(x_test)
         path = est.export("openvino", f"{folder}/lenet")
-        # From here on neither MXNet nor Orca is needed.
-        found = openvino.compile_model(path)(x_test)[0]
+        # From here on neither MXNet nor Orca is needed. Some processors would compute in bfloat16 if not told.
+        found = openvino.compile_model(path, config={"INFERENCE_PRECISION_HINT": "f32"})(x_test)[0]
     print(f"{options.backend} on {options.runtime}, {options.workers} workers: {time.perf_counter() - began:.1f} s")
     print(f"test accuracy: {scores['accuracy']:.1%} on {len(y_test)} images")
     same = np.allclose(found, expected, atol=1e-3)

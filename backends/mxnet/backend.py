@@ -13,9 +13,10 @@ from mxnet.base import _LIB
 
 from orca.backends.base import Backend, Replica, State
 from orca.backends.mxnet.kvstore import role
-from orca.backends.mxnet.nets import GluonNet, Net, SymbolNet
+from orca.backends.mxnet.nets import GluonNet, Net
 from orca.backends.mxnet.replica import MXNetReplica, ServingReplica
 from orca.backends.mxnet.spec import MXNetSpec
+from orca.backends.mxnet.symbol_net import SymbolNet
 from orca.backends.mxnet.sync import Sync
 from orca.callbacks import Callback, Run
 from orca.errors import ArgumentError

@@ -17,7 +17,8 @@ import mxnet as mx
 import numpy as np
 
 from orca import telemetry
-from orca.backends.mxnet.nets import GluonNet, SymbolNet
+from orca.backends.mxnet.nets import GluonNet
+from orca.backends.mxnet.symbol_net import SymbolNet
 from orca.backends.mxnet.symbols import Graph
 from orca.errors import ArgumentError, MissingPackageError, NotFittedError, suggest
 

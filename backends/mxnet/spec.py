@@ -8,7 +8,8 @@ from typing import Any
 
 import mxnet as mx
 
-from orca.backends.mxnet.nets import GluonNet, Net, SymbolNet
+from orca.backends.mxnet.nets import GluonNet, Net
+from orca.backends.mxnet.symbol_net import SymbolNet
 from orca.backends.mxnet.symbols import Graph
 from orca.errors import ArgumentError
 

@@ -142,7 +142,9 @@ def test_exported_models_give_the_same_numbers(local: Context, tmp_path):
     import openvino
     from onnx.reference import ReferenceEvaluator
 
-    compiled = openvino.Core().compile_model(est.export("openvino", str(tmp_path / "ir")), "CPU")
+    compiled = openvino.Core().compile_model(
+        est.export("openvino", str(tmp_path / "ir")), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
     np.testing.assert_allclose(compiled(x)[0], expected, rtol=1e-4, atol=1e-5)
     found = ReferenceEvaluator(est.export("onnx", str(tmp_path / "model")))
     np.testing.assert_allclose(found.run(None, {found.input_names[0]: x})[0], expected, rtol=1e-4, atol=1e-5)

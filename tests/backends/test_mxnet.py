@@ -216,7 +216,7 @@ def test_a_model_leaves_by_onnx_and_openvino_with_the_same_predictions(local: Co
         output = est.predict(x)
         for kind in ("onnx", "openvino"):
             path = est.export(kind, str(tmp_path / "model"))
-            found = openvino.compile_model(path)(x[:50])[0]
+            found = openvino.compile_model(path, config={"INFERENCE_PRECISION_HINT": "f32"})(x[:50])[0]
             np.testing.assert_allclose(found, output[:50], atol=1e-4, err_msg=kind)
     with pytest.raises(ArgumentError, match='expected "onnx" or "openvino"'):
         est.export("torchscript", str(tmp_path / "model"))

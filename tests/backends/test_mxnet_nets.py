@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orca.backends.mxnet.nets import GluonNet, SymbolNet
+from orca.backends.mxnet.nets import GluonNet
+from orca.backends.mxnet.symbol_net import SymbolNet
 from orca.backends.mxnet.symbols import Graph
 from orca.backends.mxnet.tensors import to_mxnet
 from orca.context import Context
