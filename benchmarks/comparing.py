@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -82,6 +83,28 @@ def seconds_of(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+def called_twice(
+    section: str, title: str, works: dict[str, Callable[[], Any]], bar: float | None, rows: int, turns: int
+) -> list[str]:
+    """Compare rows/s of two sides, ours first. Each turn calls a side twice in a row.
+
+    The bar is for the second call. The first one comes after the other side has run: it shows what starting anew costs,
+    as Ray and Spark may have ended the processes that held the model, or given them to the other side.
+    """
+    after_other: Numbers = {name: [] for name in works}
+
+    def twice(name: str) -> float:
+        after_other[name].append(rows / seconds_of(works[name]))
+        return rows / seconds_of(works[name])
+
+    sides: dict[str, Side] = {name: functools.partial(twice, name) for name in works}
+    found = take_turns(sides, turns, "rows/s", flip=False)
+    lines = Comparison(section, title, *works, bar).lines(found)
+    if len(found) == len(works):
+        lines += Comparison(section, f"{title}, first call", *works, bar).lines(after_other)
+    return lines
 
 
 def facts(packages: Iterable[str], threads: str) -> str:

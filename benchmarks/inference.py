@@ -7,14 +7,15 @@ s, l   the small convolutional net, EfficientNet-Lite0 with its ImageNet weights
 4s 4l  est.predict on a Ray Dataset, beside map_batches                       at least 1.0
 5s 5l  a torch estimator with accelerator="openvino", beside without          no bar
 
-All sides have the same model, batch, precision (f32) and threads. The sides of a section take turns, every other turn
-in reverse order; shown are medians over the turns, and the median of the ratios within a turn. Each side is called
-once before it is measured. After the turns each side runs once more for its peak memory: all that this process and its
-descendants hold, shared pages counted once, with what is warm of either side, be it at work or not; and beyond it, what
-the run itself added. A side that starts processes for each run (map_batches) adds them; one that keeps them (Orca) has
-them in the first number. Each side then tells the seconds to its first row from a model that it has not seen: Orca
-with a new estimator and an empty cache, its peers with a new compilation; in a new process for arrays and for torch, in
-a running Spark or Ray for frames. inference_peers.py holds the other sides.
+All sides have the same model, batch, precision (f32) and threads. The sides of a section take turns, in 1 and 2 every
+other turn in reverse order; shown are medians over the turns, and the median of the ratios within a turn. Each side
+is called once before it is measured; in 3 to 5 each turn calls a side twice: the second call counts, the first, which
+comes after the other side, is shown too. After the turns each side runs once more for its peak memory: all that this
+process and its descendants hold, shared pages counted once, with what is warm of either side, be it at work or not;
+and beyond it, what the run itself added. A side that starts processes for each run (map_batches) adds them; one that
+keeps them (Orca) has them in the first number. Each side then tells the seconds to its first row from a model that it
+has not seen: Orca with a new estimator and an empty cache, its peers with a new compilation; in a new process for
+arrays and for torch, in a running Spark or Ray for frames. inference_peers.py holds the other sides.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
 
 import inference_peers as peers  # noqa: E402
-from comparing import Comparison, Part, Side, chosen, facts, measure, seconds_of, take_turns  # noqa: E402
+from comparing import Comparison, Part, Side, called_twice, chosen, facts, measure, seconds_of, take_turns  # noqa: E402
 from torch_backends import start_ray, start_spark  # noqa: E402
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
@@ -177,7 +178,7 @@ def arrays(net: peers.Net, size: str, wanted: set[str], options: argparse.Namesp
             assert np.abs(ours - theirs).max() < 1e-4, "the two sides predict different numbers"
             sides = {name: rate(work, net.rows) for name, work in works.items()}
             if f"2{size}" in wanted:
-                sides["benchmark_app"] = lambda: peers.benchmark_app(path, net, CORES, APP_SECONDS)
+                sides["benchmark_app"] = lambda: peers.benchmark_app(path, net, APP_SECONDS)
             found = take_turns(sides, options.turns, "rows/s")
             told = beside(
                 works,
@@ -292,9 +293,7 @@ def compare(
     """Our side, which is named first, beside the other."""
     for work in works.values():
         work()
-    found = take_turns({name: rate(work, net.rows) for name, work in works.items()}, options.turns, "rows/s")
-    ours, peer = works
-    return [*Comparison(section, title, ours, peer, bar).lines(found), *beside(works, first)]
+    return [*called_twice(section, title, works, bar, net.rows, options.turns), *beside(works, first)]
 
 
 def check_same(ours: Any, theirs: Any) -> None:

@@ -21,7 +21,6 @@ torch_peers.py holds the other sides.
 from __future__ import annotations
 
 import argparse
-import functools
 import logging
 import os
 import statistics
@@ -41,7 +40,18 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
 
 import torch_peers as peers  # noqa: E402
-from comparing import Comparison, Numbers, Part, Side, chosen, facts, measure, seconds_of, take_turns  # noqa: E402
+from comparing import (  # noqa: E402
+    Comparison,
+    Numbers,
+    Part,
+    Side,
+    called_twice,
+    chosen,
+    facts,
+    measure,
+    seconds_of,
+    take_turns,
+)
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
 from orca.machine import usable_cpus  # noqa: E402
@@ -144,7 +154,7 @@ def start_spark() -> Any:
     for key, value in {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
+        "spark.driver.memory": "6g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **spark_settings(),  # as in a session that Orca starts
@@ -252,26 +262,6 @@ def trained(x: Any, y: Any) -> Estimator:
     return est
 
 
-def predictions(section: str, title: str, works: dict[str, Callable[[], Any]], bar: float, options: Any) -> list[str]:
-    """Compare rows/s of two sides, ours first. Each turn calls a side twice in a row.
-
-    The bar is for the second call. The first one comes after the other side has run: it shows what starting anew costs,
-    as Ray and Spark may have ended the processes that held the model.
-    """
-    after_other: Numbers = {name: [] for name in works}
-
-    def twice(name: str) -> float:
-        after_other[name].append(options.rows / seconds_of(works[name]))
-        return options.rows / seconds_of(works[name])
-
-    sides: dict[str, Side] = {name: functools.partial(twice, name) for name in works}
-    found = take_turns(sides, options.turns, "rows/s", flip=False)
-    lines = Comparison(section, title, *works, bar).lines(found)
-    if len(found) == len(works):
-        lines += Comparison(section, f"{title}, first call", *works, bar).lines(after_other)
-    return lines
-
-
 def predict_on_spark(options: argparse.Namespace) -> list[str]:
     x, y = peers.make_rows(options.rows)
     session = start_spark()
@@ -292,7 +282,7 @@ def predict_on_spark(options: argparse.Namespace) -> list[str]:
         # Made once: a new one would have to load its model again.
         theirs = peers.spark_predict(frame, model, options.batch_size)
         works = {"Orca on Spark": lambda: compute(ours(frame)), "predict_batch_udf": lambda: compute(theirs)}
-        return predictions("3", "predict, Spark DataFrame", works, 1.5, options)
+        return called_twice("3", "predict, Spark DataFrame", works, 1.5, options.rows, options.turns)
     finally:
         stop_orca_context()
         session.stop()
@@ -318,7 +308,7 @@ def predict_on_ray(options: argparse.Namespace) -> list[str]:
         few = ray_dataset(x[:200], y[:200])
         check_same(ours(few).to_pandas(), theirs(few).to_pandas())
         works = {"Orca on Ray": lambda: ours(dataset), "map_batches": lambda: theirs(dataset)}
-        return predictions("4", "predict, Ray Dataset", works, 1.0, options)
+        return called_twice("4", "predict, Ray Dataset", works, 1.0, options.rows, options.turns)
     finally:
         stop_orca_context()
         ray.shutdown()

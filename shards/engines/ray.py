@@ -16,16 +16,26 @@ _RETRIES = 3
 
 @dataclass(frozen=True)
 class RayShard:
-    """A reference to a shard in the object store, and one to its number of rows (or the number itself)."""
+    """A reference to a shard in the object store, and one to its number of rows (or the number itself, or None if
+    nobody has counted them yet: that takes a task, and many uses do without)."""
 
     ref: Any
-    row_ref: Any
+    row_ref: Any = None
 
     @property
     def rows(self) -> int:
         import ray
 
-        return self.row_ref if isinstance(self.row_ref, int) else int(ray.get(self.row_ref))
+        count = self.counted()
+        return count if isinstance(count, int) else int(ray.get(count))
+
+    def counted(self) -> Any:
+        """The number of rows, or a reference to it."""
+        import ray
+
+        if self.row_ref is not None:
+            return self.row_ref
+        return ray.remote(length_of).options(num_cpus=0, max_retries=_RETRIES).remote(self.ref)
 
     def load(self) -> Any:
         import ray
@@ -101,9 +111,9 @@ class RayEngine(Engine):
     def rows(self, parts: list[RayShard]) -> list[int]:
         import ray
 
-        unknown = [part.row_ref for part in parts if not isinstance(part.row_ref, int)]
-        told = iter(ray.get(unknown))
-        return [part.row_ref if isinstance(part.row_ref, int) else int(next(told)) for part in parts]
+        counts = [part.counted() for part in parts]
+        told = iter(ray.get([count for count in counts if not isinstance(count, int)]))
+        return [count if isinstance(count, int) else int(next(told)) for count in counts]
 
     def count(self, parts: list[RayShard]) -> int:
         return len(parts)

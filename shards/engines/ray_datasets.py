@@ -7,16 +7,9 @@ from typing import Any
 from orca.shards.engines.ray import RayShard
 
 
-def _rows(table: Any) -> int:
-    return int(table.num_rows)
-
-
 def dataset_to_parts(dataset: Any) -> list[RayShard]:
     """The blocks of a Dataset as Arrow tables, which stay where they are."""
-    import ray
-
-    counting = ray.remote(_rows).options(num_cpus=0)
-    return [RayShard(ref, counting.remote(ref)) for ref in dataset.to_arrow_refs()]
+    return [RayShard(ref) for ref in dataset.to_arrow_refs()]
 
 
 def parts_to_dataset(parts: list[RayShard]) -> Any:
