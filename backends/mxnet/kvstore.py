@@ -137,22 +137,22 @@ class SyncStore(_Store):
             self._plan.append([(key + number, edges[number], edges[number + 1]) for number in range(parts)])
             key += self._servers
             values = _Group([weight.value for weight in alike])
-            flat = values.joined()
+            values.join()
             for number, low, high in self._plan[-1]:
                 # A store begins with what worker 0 gives to it, so all begin with these weights.
-                self._store.init(number, flat[low:high])
-                self._store.pull(number, out=flat[low:high])
-            values.spread(flat)
+                self._store.init(number, values.part(low, high))
+                self._store.pull(number, out=values.part(low, high))
+            values.spread()
         self._store.init(0, mx.nd.zeros(1))
 
     def reduce(self) -> None:
         for group, plan in zip(self._groups, self._plan, strict=True):
-            flat = group.joined()
-            parts = [flat] if len(plan) == 1 else [flat[low:high] for _, low, high in plan]
-            for (key, _, _), part in zip(plan, parts, strict=True):
+            group.join()
+            for key, low, high in plan:
+                part = group.part(low, high)
                 self._store.push(key, part)
                 self._store.pull(key, out=part)
-            group.spread(flat)
+            group.spread()
 
     def total(self, value: float) -> float:
         told = mx.nd.array([value])
@@ -162,21 +162,34 @@ class SyncStore(_Store):
 
 
 class _Group:
-    """Arrays of one type as one vector."""
+    """Arrays of one type as one vector, whose views are made once: making one costs as much as a small operation."""
 
     def __init__(self, arrays: Sequence[Any]) -> None:
         self._arrays = list(arrays)
-        self.dtype = self._arrays[0].dtype
         edges = np.cumsum([0, *(array.size for array in arrays)]).tolist()
-        self._places = list(itertools.pairwise(edges))
         self.size = edges[-1]
+        self._flat = mx.nd.zeros(self.size, dtype=self._arrays[0].dtype)
+        self._places = [
+            self._flat[low:high].reshape(array.shape)
+            for array, (low, high) in zip(self._arrays, itertools.pairwise(edges), strict=True)
+        ]
+        self._parts: dict[tuple[int, int], Any] = {(0, self.size): self._flat}
 
-    def joined(self) -> Any:
-        return mx.nd.concat(*(array.reshape((-1,)) for array in self._arrays), dim=0)
+    def part(self, low: int, high: int) -> Any:
+        """A part of the vector."""
+        if (low, high) not in self._parts:
+            self._parts[low, high] = self._flat[low:high]
+        return self._parts[low, high]
 
-    def spread(self, flat: Any) -> None:
-        for array, (low, high) in zip(self._arrays, self._places, strict=True):
-            flat[low:high].reshape(array.shape).copyto(array)
+    def join(self) -> None:
+        """Bring the arrays into the vector."""
+        # Views of the arrays are made anew: convolutions may have laid them out in another way meanwhile.
+        mx.nd.concat(*(array.reshape((-1,)) for array in self._arrays), dim=0, out=self._flat)
+
+    def spread(self) -> None:
+        """Bring the vector into the arrays."""
+        for array, place in zip(self._arrays, self._places, strict=True):
+            place.copyto(array)
 
 
 class AsyncStore(_Store):

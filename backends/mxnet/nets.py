@@ -134,6 +134,7 @@ class GluonNet(Net):
         self.dtype = next((np.dtype(p.dtype) for p in own.values() if np.dtype(p.dtype).kind == "f"), np.dtype("f4"))
         self._order = _argument_names(block)
         self._learned: list[Weight] = []
+        self._heads: tuple[Any, Any] = (None, None)
         self._kept_whole: set[str] = set()
 
     def columns(self, features: Any, labels: Any) -> dict[str, Any]:
@@ -157,9 +158,16 @@ class GluonNet(Net):
                 loss = self._losses(outputs, labels, weights, look=False)
             # A loss of one number is taken for the mean over the rows.
             head = scale * rows if loss.size == 1 and rows > 1 else scale
-            mx.autograd.backward([loss], [mx.nd.full(loss.shape, head, dtype=loss.dtype)])
+            mx.autograd.backward([loss], [self._head(loss, head)])
         self._clear_stale()
         return Seen(_summed(loss, rows), outputs if wanted else None)
+
+    def _head(self, loss: Any, value: float) -> Any:
+        """How much each loss counts, as an array; nearly all steps have the same."""
+        key = loss.shape, value, loss.dtype
+        if self._heads[0] != key:
+            self._heads = key, mx.nd.full(loss.shape, value, dtype=loss.dtype)
+        return self._heads[1]
 
     def _clear_stale(self) -> None:
         """Weights that this forward pass left out still have the gradient of a step before."""
