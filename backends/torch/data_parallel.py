@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +14,7 @@ from torch import nn
 
 from orca.backends.base import State
 from orca.backends.torch.state import to_plain, to_torch
+from orca.backends.torch.sums import HALF, average_bucket, sum_up
 from orca.backends.torch.sync import Sync, Usage, flat_average
 
 
@@ -39,13 +39,7 @@ class Collective(Sync):
         return _Sum.apply(value)
 
     def average(self, tensors: Iterable[torch.Tensor]) -> None:
-        flat_average(list(tensors), self.world, self._sum)
-
-    def _sum(self, flat: torch.Tensor) -> None:
-        if self._wire is not None or (self.world > 2 and flat.device.type == "cpu"):
-            sum_in_order(flat, self.world, self._wire)
-        else:
-            dist.all_reduce(flat)
+        flat_average(list(tensors), self.world, lambda flat: sum_up(flat, self._wire))
 
     def settle(self) -> None:
         for buffer in self.model.buffers():
@@ -65,8 +59,8 @@ class _Sum(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _summed(value: torch.Tensor) -> torch.Tensor:
-    total = value.clone()
-    dist.all_reduce(total)
+    total = value.clone(memory_format=torch.contiguous_format)
+    sum_up(total.view(-1))
     return total
 
 
@@ -112,8 +106,8 @@ class DataParallel(Collective):
         known = inspect.signature(ddp).parameters
         quiet = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
         self.forward = ddp(self.model, find_unused_parameters=unused, **quiet)
-        if self._wire is not None or (self.world > 2 and used[0].device.type == "cpu"):
-            self.forward.register_comm_hook((self.world, self._wire), _in_order)
+        if self._wire is not None or used[0].device.type == "cpu":
+            self.forward.register_comm_hook(self._wire, average_bucket)
 
 
 class Sharded(Collective):
@@ -182,49 +176,6 @@ class Sharded(Collective):
                 if isinstance(value, torch.Tensor) and value.shape == like.shape:
                     entry[name] = _cut(value, like)
         self.optimizer.load_state_dict(told)
-
-
-HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-def sum_in_order(flat: torch.Tensor, world: int, wire: torch.dtype | None = None) -> None:
-    """Sum a flat tensor over all ranks, every number in the order of the ranks; `wire` is the type that travels.
-
-    A ring adds up in an order that depends on where in the message a number stands, and DDP changes its messages
-    after the first step: from three ranks on, a resumed run would differ in the last bit.
-    """
-    size = math.ceil(flat.numel() / world)
-    sent = torch.zeros(size * world, dtype=wire or flat.dtype, device=flat.device)
-    sent[: flat.numel()] = flat
-    all_gather(sent, own_part_of_sum(sent, world, flat.dtype).to(sent.dtype))
-    flat.copy_(sent[: flat.numel()])
-
-
-def own_part_of_sum(sent: torch.Tensor, world: int, dtype: torch.dtype) -> torch.Tensor:
-    """This rank's equal part of the sum over all ranks, added up in their order and in full precision."""
-    received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent)
-    return received.view(world, -1).sum(dim=0, dtype=dtype)
-
-
-def all_gather(out: torch.Tensor, own: torch.Tensor) -> None:
-    """Every rank's tensor, one after the other."""
-    # The name changed with torch 2.13; the old one warns there.
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(out, own.contiguous())
-
-
-def _in_order(how: tuple[int, torch.dtype | None], bucket: Any) -> Any:
-    """DDP's communication of one bucket of gradients."""
-    world, wire = how
-    flat = bucket.buffer()
-    sum_in_order(flat, world, wire)
-    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    done.set_result(flat.div_(world))
-    return done
-
-
-_in_order.__annotations__.clear()  # DDP reads them and does not understand postponed ones
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

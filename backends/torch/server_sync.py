@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from orca.backends.base import State
-from orca.backends.torch.data_parallel import HALF, Collective, all_gather, own_part_of_sum
+from orca.backends.torch.data_parallel import Collective
 from orca.backends.torch.state import to_plain, to_torch
+from orca.backends.torch.sums import HALF, all_gather, own_part_of_sum
 from orca.backends.torch.sync import Usage
 from orca.errors import ArgumentError
 
