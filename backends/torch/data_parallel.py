@@ -15,7 +15,7 @@ from torch import nn
 from orca.backends.base import State
 from orca.backends.torch.state import to_plain, to_torch
 from orca.backends.torch.sums import HALF, average_bucket, sum_up
-from orca.backends.torch.sync import Sync, Usage, flat_average
+from orca.backends.torch.sync import Sync, Usage, flat_average, refuse_sparse_gradients
 
 
 class Collective(Sync):
@@ -26,6 +26,10 @@ class Collective(Sync):
     def __init__(self, world: int) -> None:
         super().__init__()
         self.world = world
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        refuse_sparse_gradients(model)
+        super().attach(model, optimizer)
 
     def share(self, model: nn.Module) -> None:
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,16 @@ import torch
 from torch import nn
 
 from orca.backends import horovod_group
-from orca.backends.torch.sync import Sync, Usage, flat_average
+from orca.backends.torch.sync import Sync, Usage, flat_average, has_sparse_gradients
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
+
+_GROUP_BYTES = 25 << 20
+"""Gradients that travel together: Horovod agrees once on each group, and the backward pass goes on meanwhile."""
+_NAP = 2e-4
+"""Seconds between looks for results. Horovod itself looks once in a millisecond, which is as long as a small step; to
+look more often takes the cores from the threads that are waited for."""
 
 
 def join(context: RankContext) -> None:
@@ -43,6 +50,8 @@ class Horovod(Sync):
             named_parameters=_named(model, optimizer),
             compression=self._compression,
             op=hvd.Average,
+            # From three ranks on every tensor is a message of its own, so that sums repeat: see horovod_group.
+            groups=_groups(model, optimizer) if self.world == 2 else None,
         )
         if kept is not None:
             wrapped.load_state_dict(kept)
@@ -76,10 +85,30 @@ class Horovod(Sync):
             usage = Usage(parameters)
             used = {id(value) for value in usage.look(self.total)}
             self._unused = [value for value in parameters if value.requires_grad and id(value) not in used]
-        absent = [value for value in self._unused if value.grad is None]
+        absent = [value for value in self._unused if value.grad is None] + self._complete_groups()
+        for handle, _ in optimizer._handles.values():
+            while handle is not None and not callable(handle) and not self._hvd.poll(handle):
+                time.sleep(_NAP)
         optimizer.synchronize()
         for value in absent:
             value.grad = None
+
+    def _complete_groups(self) -> list[nn.Parameter]:
+        """Send groups of which this step left some parameters out, on this rank or on all, with zeros for these: all
+        ranks have to send the same groups. Returns those that are frozen, and must not keep such a gradient."""
+        optimizer: Any = self.optimizer
+        frozen = []
+        for group in optimizer._group_counts:
+            if group in optimizer._handles:
+                continue
+            for value in group:
+                if value.grad is None:
+                    value.grad = torch.zeros_like(value)
+                    frozen += [] if value.requires_grad else [value]
+                if optimizer._allreduce_delay[value] > 0:
+                    optimizer._allreduce_delay[value] = 1
+                    optimizer._make_hook(value)()
+        return frozen
 
     def update(self) -> None:
         optimizer: Any = self.optimizer
@@ -107,3 +136,18 @@ class Horovod(Sync):
 def _named(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str, nn.Parameter]]:
     held = {id(value) for group in optimizer.param_groups for value in group["params"]}
     return [(name, value) for name, value in model.named_parameters() if id(value) in held]
+
+
+def _groups(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]] | None:
+    """The parameters in groups of one type, as the backward pass reaches them; None where that cannot be done."""
+    if has_sparse_gradients(model):
+        return None
+    groups: list[list[nn.Parameter]] = []
+    size = 0
+    for _, value in reversed(_named(model, optimizer)):
+        if not groups or size > _GROUP_BYTES or groups[-1][0].dtype != value.dtype:
+            groups.append([])
+            size = 0
+        groups[-1].append(value)
+        size += value.nbytes
+    return groups

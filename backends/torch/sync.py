@@ -11,6 +11,7 @@ from torch import nn
 
 from orca.backends.base import Seat, State
 from orca.backends.torch.state import to_plain, to_torch
+from orca.errors import ArgumentError
 from orca.launch.base import Rank
 
 
@@ -139,3 +140,18 @@ class Usage:
         own = torch.tensor([value.grad is not None for value in self._all], dtype=torch.float32)
         self.counts = total(own).tolist() if len(own) else []
         return [value for value, count in zip(self._all, self.counts or [], strict=True) if count]
+
+
+def has_sparse_gradients(model: nn.Module) -> bool:
+    """Whether a layer says that its gradients name rows, as `nn.Embedding(sparse=True)` does."""
+    return any(getattr(layer, "sparse", False) is True for layer in model.modules())
+
+
+def refuse_sparse_gradients(model: nn.Module) -> None:
+    """Raise if gradients cannot be laid out as one vector."""
+    if has_sparse_gradients(model):
+        names = [name for name, layer in model.named_modules() if getattr(layer, "sparse", False) is True]
+        raise ArgumentError(
+            f"{', '.join(names)} of the model has sparse=True, and gradients that name rows cannot be added up by this "
+            'backend. Use sparse=False, or backend="horovod".'
+        )
