@@ -15,13 +15,16 @@ process and its descendants hold, shared pages counted once, with what is warm o
 and beyond it, what the run itself added. A side that starts processes for each run (map_batches) adds them; one that
 keeps them (Orca) has them in the first number. Each side then tells the seconds to its first row from a model that it
 has not seen: Orca with a new estimator and an empty cache, its peers with a new compilation; in a new process for
-arrays and for torch, in a running Spark or Ray for frames. inference_peers.py holds the other sides.
+arrays and for torch, in a running Spark or Ray for frames. In 3 a last line says what the cores allow: how fast the
+model alone is on all of them, how fast rows go to Python and back without one, and what both together leave.
+inference_peers.py holds the other sides.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -230,10 +233,30 @@ def on_spark(net: peers.Net, size: str, options: argparse.Namespace) -> list[str
                 "Orca on Spark": lambda: seconds_of(lambda: ours(fresh(path, folder)).first()),
                 "predict_batch_udf": lambda: seconds_of(lambda: peers.spark_predict(frame, path, net).first()),
             }
-            return compare(f"3{size}", f"Spark DataFrame, {net.name}", works, first, 1.5, net, options)
+            told = compare(f"3{size}", f"Spark DataFrame, {net.name}", works, first, 1.5, net, options)
+            return [*told, *limit(path, net, x, frame, works["predict_batch_udf"], options.turns)]
     finally:
         stop_orca_context()
         session.stop()
+
+
+def limit(path: str, net: peers.Net, x: Any, frame: Any, peer: Callable[[], Any], turns: int) -> list[str]:
+    """How much faster than the peer anybody could be: the model and the way through Java both need the cores."""
+    run, passing = peers.async_queue(path, net.batch, CORES), peers.spark_pass(frame)
+    sides: dict[str, Side] = {
+        "the model alone": rate(lambda: run(x), net.rows),
+        "rows to Python and back": rate(lambda: compute(passing), net.rows),
+        "predict_batch_udf again": rate(peer, net.rows),
+    }
+    for side in sides.values():
+        side()
+    found = take_turns(sides, turns, "rows/s")
+    model, way, theirs = (statistics.median(found[name]) for name in sides)
+    best = 1 / (1 / model + 1 / way)
+    return [
+        f"      all cores compute {model:,.0f} rows/s and bring {way:,.0f} rows/s to Python and back: at most "
+        f"{best:,.0f} rows/s, {best / theirs:.2f} x predict_batch_udf"
+    ]
 
 
 def compute(predicted: Any) -> None:
@@ -334,7 +357,7 @@ def main() -> None:
     parser.add_argument("--large-rows", type=int, default=512, help="rows of the larger net")
     parser.add_argument("--batch-size", type=int, default=256, help="batch of the small net")
     parser.add_argument("--large-batch-size", type=int, default=4, help="batch of the larger net")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=4, help="even, as the side that runs first in a turn tends to win")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, such as 1s,3l or 1,4")
     options = parser.parse_args()
     wanted = chosen(options.only, SECTIONS)

@@ -133,6 +133,24 @@ def spark_predict(frame: Any, path: str, net: Net) -> Any:
     return frame.withColumn("prediction", udf("features"))
 
 
+def spark_pass(frame: Any) -> Any:
+    """The way to Python and back without a model: what Java and Arrow take of any prediction beside a DataFrame."""
+    import warnings
+
+    from pyspark.sql import functions
+
+    def nothing(batches: Any) -> Any:
+        import pyarrow as pa
+
+        for rows in batches:
+            yield pa.array(np.zeros(len(rows), "f4"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # Spark would like type hints, which Arrow's types are not
+        call = functions.arrow_udf(nothing, "float", functions.ArrowUDFType.SCALAR_ITER)
+    return frame.select("*", call("features").alias("prediction"))
+
+
 class RayPredictor:
     """The class of `map_batches`: each of its actors compiles the model once."""
 

@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000, help="of the MLP; LeNet gets a tenth of them")
     parser.add_argument("--batch-size", type=int, default=256, help="rows of a step over all workers")
     parser.add_argument("--epochs", type=int, default=4, help="the first is not counted")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=4, help="even, as the side that runs first in a turn tends to win")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, such as 1a,2b or 1")
     options = parser.parse_args()
     if options.epochs < 2:
