@@ -86,8 +86,9 @@ class Horovod(Sync):
             used = {id(value) for value in usage.look(self.total)}
             self._unused = [value for value in parameters if value.requires_grad and id(value) not in used]
         absent = [value for value in self._unused if value.grad is None] + self._complete_groups()
+        self._send_rest()
         for handle, _ in optimizer._handles.values():
-            while handle is not None and not callable(handle) and not self._hvd.poll(handle):
+            while not callable(handle) and not self._hvd.poll(handle):
                 time.sleep(_NAP)
         optimizer.synchronize()
         for value in absent:
@@ -109,6 +110,17 @@ class Horovod(Sync):
                     optimizer._allreduce_delay[value] = 1
                     optimizer._make_hook(value)()
         return frozen
+
+    def _send_rest(self) -> None:
+        """Send what no backward pass of this rank has reached. Nobody may wait before: another rank, which has sent
+        this already, would wait for it as this one waits for what the other has left out."""
+        optimizer: Any = self.optimizer
+        sent: set[nn.Parameter] = set()
+        for key, (handle, _) in optimizer._handles.items():
+            if handle is not None:
+                sent.update(key if isinstance(key, tuple) else [key])
+        for value in optimizer._requires_update - sent:
+            optimizer._handles[value] = optimizer._allreduce_grad_async(value)
 
     def update(self) -> None:
         optimizer: Any = self.optimizer
