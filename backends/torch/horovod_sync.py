@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from orca.backends import horovod_group
-from orca.backends.torch.sync import Sync, Usage, flat_average, has_sparse_gradients
+from orca.backends.torch.sync import Sync, Usage, flat_average, sparse_layers
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
@@ -152,7 +152,7 @@ def _named(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str
 
 def _groups(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]] | None:
     """The parameters in groups of one type, as the backward pass reaches them; None where that cannot be done."""
-    if has_sparse_gradients(model):
+    if sparse_layers(model):
         return None
     groups: list[list[nn.Parameter]] = []
     size = 0

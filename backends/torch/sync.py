@@ -142,15 +142,15 @@ class Usage:
         return [value for value, count in zip(self._all, self.counts or [], strict=True) if count]
 
 
-def has_sparse_gradients(model: nn.Module) -> bool:
-    """Whether a layer says that its gradients name rows, as `nn.Embedding(sparse=True)` does."""
-    return any(getattr(layer, "sparse", False) is True for layer in model.modules())
+def sparse_layers(model: nn.Module) -> list[str]:
+    """The layers which say that their gradients name rows, as `nn.Embedding(sparse=True)` does."""
+    return [name for name, layer in model.named_modules() if getattr(layer, "sparse", False) is True]
 
 
 def refuse_sparse_gradients(model: nn.Module) -> None:
     """Raise if gradients cannot be laid out as one vector."""
-    if has_sparse_gradients(model):
-        names = [name for name, layer in model.named_modules() if getattr(layer, "sparse", False) is True]
+    names = sparse_layers(model)
+    if names:
         raise ArgumentError(
             f"{', '.join(names)} of the model has sparse=True, and gradients that name rows cannot be added up by this "
             'backend. Use sparse=False, or backend="horovod".'
