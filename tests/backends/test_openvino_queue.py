@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +11,7 @@ import openvino.opset13 as ops
 import pytest
 
 from orca import Estimator
+from orca.backends.openvino.queue import Queue
 from orca.backends.openvino.replica import OpenvinoReplica
 from orca.context import Context
 from orca.errors import DataError
@@ -69,3 +71,43 @@ def test_an_output_with_other_rows_than_the_input_is_refused(local: Context, tmp
     with pytest.raises(DataError, match=r"gave shape \[48, 5\] for 1 row of input.*data\[:, None\]"):
         est.predict(images)
     assert est.predict(images[:, None]).shape == (3, 48, 5)
+
+
+def test_results_keep_the_order_of_many_more_batches_than_requests(local: Context, tmp_path):
+    rows = np.random.default_rng(1).normal(size=(211, 6))
+    est = Estimator.from_openvino(model_path=dense(tmp_path / "dense.xml"), config={"num_requests": 3})
+    for size in (1, 7, 300):
+        np.testing.assert_allclose(est.predict(rows, batch_size=size), dense_result(rows), atol=1e-5)
+
+
+def in_place(path):
+    """A model whose every operation could overwrite what it reads."""
+    rows = ops.parameter([-1, 6], np.float32, name="features")
+    halves = ops.split(ops.relu(rows), 1, 2).outputs()
+    joined = ops.concat([halves[1], ops.sigmoid(halves[0])], 1)
+    outputs = [ops.add(joined, ops.constant(np.float32(1))), ops.reshape(rows, ops.constant([0, 2, 3]), True)]
+    openvino.save_model(openvino.Model(outputs, [rows], "in_place"), str(path), compress_to_fp16=False)
+    return str(path)
+
+
+def test_rows_that_are_only_for_reading_are_read_where_they_are(local: Context, tmp_path):
+    rows = np.random.default_rng(2).normal(size=(1000, 6)).astype("f4")
+    np.save(tmp_path / "rows.npy", rows)
+    # Whoever writes to these pages is ended by the system.
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    est = Estimator.from_openvino(model_path=in_place(tmp_path / "in_place.xml"))
+    for size in (100, 1000):
+        first, second = est.predict(mapped, batch_size=size).values()
+        low = 1 / (1 + np.exp(-np.maximum(rows[:, :3], 0)))
+        np.testing.assert_allclose(first, np.hstack([np.maximum(rows[:, 3:], 0), low]) + 1, atol=1e-5)
+        np.testing.assert_array_equal(second, rows.reshape(-1, 2, 3))
+    np.testing.assert_array_equal(mapped, rows)
+
+
+def test_rows_are_given_up_once_they_are_computed(tmp_path):
+    compiled = openvino.Core().compile_model(dense(tmp_path / "dense.xml"), "CPU")
+    queue = Queue(compiled)
+    batches = [x[low : low + 100].astype("f4") for low in range(0, 1000, 100)]
+    left = [weakref.ref(batch) for batch in batches]
+    assert len(list(queue.run([batches.pop()] for _ in range(10)))) == 10
+    assert not any(one() is not None for one in left)
