@@ -47,6 +47,7 @@ from comparing import Comparison, Part, Side, called_twice, chosen, facts, measu
 from torch_backends import start_ray, start_spark  # noqa: E402
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
+from orca.backends.openvino.replica import OpenvinoReplica  # noqa: E402
 from orca.machine import usable_cpus  # noqa: E402
 
 CORES = usable_cpus()
@@ -222,39 +223,39 @@ def on_spark(net: peers.Net, size: str, options: argparse.Namespace) -> list[str
             init_orca_context(runtime="spark")
             est = Estimator.from_openvino(model_path=path)
 
-            def ours(model: Estimator = est) -> Any:
-                return model.predict(frame, batch_size=net.batch)
-
-            # Made once: a new one would have to load its model again.
-            theirs = peers.spark_predict(frame, path, net)
-            check_same(ours().limit(8).toPandas(), theirs.limit(8).toPandas())
-            works = {"Orca on Spark": lambda: compute(ours()), "predict_batch_udf": lambda: compute(theirs)}
+            # Both are lazy and made once: a new one of Spark's would have to load its model again.
+            ours, theirs = est.predict(frame, batch_size=net.batch), peers.spark_predict(frame, path, net)
+            check_same(ours.limit(8).toPandas(), theirs.limit(8).toPandas())
+            works = {"Orca on Spark": lambda: compute(ours), "predict_batch_udf": lambda: compute(theirs)}
             first = {
-                "Orca on Spark": lambda: seconds_of(lambda: ours(fresh(path, folder)).first()),
+                "Orca on Spark": lambda: seconds_of(
+                    lambda: fresh(path, folder).predict(frame, batch_size=net.batch).first()
+                ),
                 "predict_batch_udf": lambda: seconds_of(lambda: peers.spark_predict(frame, path, net).first()),
             }
             told = compare(f"3{size}", f"Spark DataFrame, {net.name}", works, first, 1.5, net, options)
-            return [*told, *limit(path, net, x, frame, works["predict_batch_udf"], options.turns)]
+            return [*told, *limit(est, net, x, frame, works["predict_batch_udf"], options.turns)]
     finally:
         stop_orca_context()
         session.stop()
 
 
-def limit(path: str, net: peers.Net, x: Any, frame: Any, peer: Callable[[], Any], turns: int) -> list[str]:
+def limit(est: Estimator, net: peers.Net, x: Any, frame: Any, peer: Callable[[], Any], turns: int) -> list[str]:
     """How much faster than the peer anybody could be: the model and the way through Java both need the cores."""
-    run, passing = peers.async_queue(path, net.batch, CORES), peers.spark_pass(frame)
+    model, passing = OpenvinoReplica(est.spec, CORES), peers.spark_pass(frame)
+    batches = [x[low : low + net.batch] for low in range(0, net.rows, net.batch)]
     sides: dict[str, Side] = {
-        "the model alone": rate(lambda: run(x), net.rows),
+        "the model alone": rate(lambda: list(model.predict_stream(batches)), net.rows),
         "rows to Python and back": rate(lambda: compute(passing), net.rows),
         "predict_batch_udf again": rate(peer, net.rows),
     }
     for side in sides.values():
         side()
     found = take_turns(sides, turns, "rows/s")
-    model, way, theirs = (statistics.median(found[name]) for name in sides)
-    best = 1 / (1 / model + 1 / way)
+    computed, way, theirs = (statistics.median(found[name]) for name in sides)
+    best = 1 / (1 / computed + 1 / way)
     return [
-        f"      all cores compute {model:,.0f} rows/s and bring {way:,.0f} rows/s to Python and back: at most "
+        f"      all cores compute {computed:,.0f} rows/s and bring {way:,.0f} rows/s to Python and back: at most "
         f"{best:,.0f} rows/s, {best / theirs:.2f} x predict_batch_udf"
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,9 +46,16 @@ def plain_columns(frame: Any, columns: Sequence[str] | None = None) -> Any:
     return frame.select([by_name[name] for name in wanted])
 
 
+_first_rows: weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], Any]] = weakref.WeakKeyDictionary()
+
+
 def first_rows(frame: Any, columns: Sequence[str], count: int) -> Any:
-    """The first rows as an Arrow table of these columns, here."""
-    return plain_columns(frame, columns).limit(count).toArrow()
+    """The first rows as an Arrow table of these columns, here; a frame that was asked before answers without a job."""
+    known = _first_rows.setdefault(frame, {})
+    asked = (*columns, count)
+    if asked not in known:
+        known[asked] = plain_columns(frame, columns).limit(count).toArrow()
+    return known[asked]
 
 
 def add_columns(
