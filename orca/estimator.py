@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,25 +12,24 @@ from typing import Any
 from orca import predicting
 from orca.arguments import check_classes, check_count, check_limit, value_range
 from orca.backends.base import Backend, State, StepOptions
-from orca.backends.loop import Job, Predict, evaluate_on_rank
-from orca.backends.registry import find
+from orca.backends.loop import evaluate_on_rank
 from orca.backends.training import FitPlan
 from orca.callbacks import Callback, Logger, LRScheduler, less_is_better, split
 from orca.callbacks import Progress as ProgressSetting
 from orca.context import Context, current
-from orca.errors import ArgumentError, ResourceError
+from orca.errors import ArgumentError
 from orca.fitting import Fitting, bring_back, logged
 from orca.history import History
 from orca.keeper import Keeper
-from orca.launch.gang import Gang
-from orca.machine import usable_cpus
-from orca.metrics import Metric, resolve
+from orca.making import Making
+from orca.metrics import resolve
 from orca.pickling import check_picklable
 from orca.progress import Progress
-from orca.saving import Saving, blank
+from orca.ranks import Ranks
+from orca.saving import Saving
 from orca.shards.columns import Columns, flat
 from orca.shards.convert import Form, created, recognise, to_shards
-from orca.shards.tree import describe, take_rows
+from orca.shards.tree import take_rows
 from orca.shards.xshards import XShards
 from orca.sklearn_api import SklearnApi
 from orca.triggers import EveryEpoch, as_trigger
@@ -40,7 +38,7 @@ _ENDLESS = 2**31
 """Epochs of a run that only its number of steps ends."""
 
 
-class Estimator(Saving, SklearnApi):
+class Estimator(Making, Ranks, Saving, SklearnApi):
     """Trains and runs a standard model on several workers. Make one with a ``from_*`` method.
 
     >>> import numpy as np, torch
@@ -103,189 +101,6 @@ class Estimator(Saving, SklearnApi):
     def step(self) -> int:
         """Steps done, over all fits."""
         return self._step
-
-    @classmethod
-    def from_torch(
-        cls,
-        *,
-        model: Any,
-        optimizer: Any = None,
-        loss: Any = None,
-        metrics: Any = None,
-        scheduler_creator: Callable[..., Any] | None = None,
-        scheduler_step: str = "epoch",
-        config: dict[str, Any] | None = None,
-        backend: str = "torch_distributed",
-        workers: int | None = None,
-        num_workers: int | None = None,
-        workers_per_node: int | None = None,
-        model_dir: str | None = None,
-        seed: int | None = None,
-        precision: str = "fp32",
-        sync_batchnorm: bool = False,
-        train_step: Callable[..., Any] | None = None,
-        epochs: int = 1,
-        batch_size: int = 32,
-        **backend_options: Any,
-    ) -> Estimator:
-        """Make an estimator from a PyTorch model.
-
-        ``model`` is a module, a class of one or a creator ``fn(config)``; ``optimizer`` an optimizer of that
-        module, a class or a creator ``fn(model, config)``; ``loss`` a loss module, class, creator or function
-        of (output, target) that returns the mean over the rows. ``scheduler_creator`` is
-        ``fn(optimizer, config)``; its scheduler steps after every epoch, or with ``scheduler_step="step"`` after
-        every step. ``train_step`` is a function ``fn(step)`` that does a whole step by itself, for example with
-        several optimizers; see `orca.backends.torch.custom.Step`.
-
-        ``backend`` is "torch_distributed" (further options: ``sharded=True`` for FSDP2, ``compression``),
-        "horovod" (``compression="fp16"``) or "parameter_server" (``mode="sync"`` or "async", for the latter
-        ``staleness`` and ``servers``; ``compression``). ``epochs`` and ``batch_size`` are what `fit` uses if it
-        is not told otherwise. Checkpoints of `fit` go to ``model_dir``, any fsspec path.
-        """
-        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
-        found = find("torch", backend)
-        from orca.backends.torch.spec import TorchSpec
-
-        spec = TorchSpec(
-            model, optimizer, loss, dict(config or {}), train_step, precision, sync_batchnorm, backend_options
-        )
-        scheduler = None if scheduler_creator is None else LRScheduler(scheduler_creator, per=scheduler_step)
-        return cls._made(cls.from_torch, found, spec, given, backend_options, scheduler=scheduler)
-
-    @classmethod
-    def from_keras(
-        cls,
-        *,
-        model: Any = None,
-        keras_model: Any = None,
-        model_creator: Callable[..., Any] | None = None,
-        compile_args_creator: Callable[..., Any] | None = None,
-        metrics: Any = None,
-        config: dict[str, Any] | None = None,
-        backend: str = "multiworker",
-        workers: int | None = None,
-        num_workers: int | None = None,
-        workers_per_node: int | None = None,
-        model_dir: str | None = None,
-        seed: int | None = None,
-        epochs: int = 1,
-        batch_size: int = 32,
-        **backend_options: Any,
-    ) -> Estimator:
-        """Make an estimator from a Keras model.
-
-        ``model`` (or ``keras_model``) is a compiled Keras 3 model, which stays as it is; ``model_creator`` a function
-        ``fn(config)`` that returns one, and with ``compile_args_creator`` need not compile it: that function
-        ``fn(config)`` returns the arguments of ``model.compile``. The model's own loss, metrics, ``train_step``,
-        ``jit_compile`` and precision policy are used; ``metrics`` are further ones of Orca's for `evaluate`.
-
-        ``backend`` is "multiworker" (TensorFlow's collectives; also "tf2", "tf_distributed"), "horovod"
-        (``compression="fp16"``), "parameter_server" (every worker owns a slice of the weights) or "mirrored"
-        (MirroredStrategy: the workers are devices of one process).
-        """
-        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
-        if model is not None and keras_model is not None:
-            raise ArgumentError("Give one of model= and keras_model=, not both.")
-        found = find("keras", backend)
-        from orca.backends.keras.spec import KerasSpec
-
-        whole = model if keras_model is None else keras_model
-        spec = KerasSpec(whole, model_creator, compile_args_creator, dict(config or {}), backend_options)
-        return cls._made(cls.from_keras, found, spec, given, backend_options)
-
-    @classmethod
-    def from_mxnet(
-        cls,
-        *,
-        model_creator: Callable[..., Any],
-        loss_creator: Callable[..., Any] | None = None,
-        config: dict[str, Any] | None = None,
-        eval_metrics_creator: Callable[..., Any] | None = None,
-        validation_metrics_creator: Callable[..., Any] | None = None,
-        metrics: Any = None,
-        backend: str = "parameter_server",
-        workers: int | None = None,
-        num_workers: int | None = None,
-        workers_per_node: int | None = None,
-        num_servers: int | None = None,
-        model_dir: str | None = None,
-        seed: int | None = None,
-        epochs: int = 1,
-        batch_size: int = 32,
-        **backend_options: Any,
-    ) -> Estimator:
-        """Make an estimator from an MXNet model (legacy: MXNet is retired).
-
-        ``config`` comes from `create_config`. ``model_creator`` is a function ``fn(config)`` that returns a gluon
-        Block, or a Module or Symbol with its loss as last layer; ``loss_creator`` one that returns a gluon loss.
-        ``eval_metrics_creator`` and ``validation_metrics_creator`` return MXNet's metrics; all of them are reported
-        for training and validation.
-
-        ``backend`` is "parameter_server" (MXNet's KVStore: ``kvstore="dist_sync"``, "dist_device_sync" or
-        "dist_async", and ``num_servers``, which run beside the workers together with a scheduler) or "horovod".
-        """
-        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
-        found = find("mxnet", backend)
-        from orca.backends.mxnet.spec import MXNetSpec
-
-        config = dict(config or {})
-        options = {**backend_options, **({} if num_servers is None else {"num_servers": num_servers})}
-        told = [made(config) for made in (eval_metrics_creator, validation_metrics_creator) if made is not None]
-        seed = config.get("seed") if seed is None else seed
-        spec = MXNetSpec(model_creator, loss_creator, config, options)
-        every = _distinct(found, [metrics, *told])
-        return cls._made(cls.from_mxnet, found, spec, given, backend_options, seed=seed, metrics=every)
-
-    @classmethod
-    def from_openvino(
-        cls,
-        *,
-        model_path: Any = None,
-        model: Any = None,
-        config: dict[str, Any] | None = None,
-        layout: Any = None,
-        shape: Any = None,
-        example: Any = None,
-        workers: int | None = None,
-        num_workers: int | None = None,
-        workers_per_node: int | None = None,
-    ) -> Estimator:
-        """Make an estimator that only predicts, from a file of OpenVINO's or one that it can convert.
-
-        ``model_path`` is an IR (.xml with its .bin beside it), an ONNX, .keras, TorchScript (.pt) or ExportedProgram
-        (.pt2) file or a SavedModel folder, also at an fsspec URL; ``model`` a live torch, Keras or OpenVINO model.
-        A torch module has to be told what its inputs look like, by ``shape`` or by ``example``, a few rows.
-
-        ``shape`` sets the shape of the input, with None for any length: a tuple, or a list or dict of them for
-        several inputs. ``layout`` is that of the data if it is not the model's, such as "NHWC". ``config`` has
-        "device" ("CPU"), "performance_hint" ("throughput" or "latency"), "num_streams", "num_requests",
-        "num_threads", "precision" ("f32"; "f16", "bf16", or "auto" for the device's own), "cache_dir" for compiled
-        models, "mean" and "scale" for the input, and OpenVINO's own properties in capitals.
-        """
-        given = {key: value for key, value in locals().items() if key != "cls"}
-        found = find("openvino", "openvino")
-        from orca.backends.openvino.spec import OpenvinoSpec
-
-        spec = OpenvinoSpec.make(model_path, model, config, layout, shape, example)
-        return cls._made(cls.from_openvino, found, spec, given, {})
-
-    @classmethod
-    def _made(
-        cls,
-        maker: Callable[..., Any],
-        backend: Backend,
-        spec: Any,
-        given: dict[str, Any],
-        options: dict[str, Any],
-        **changed: Any,
-    ) -> Estimator:
-        """An estimator from what a ``from_*`` method was given, which it keeps as its parameters."""
-        names = ("metrics", "seed", "model_dir", "epochs", "batch_size")
-        common = {name: given[name] for name in names if name in given}
-        workers = _worker_count(given["workers"], given["num_workers"], given["workers_per_node"])
-        made = cls(backend, spec, workers=workers, **{**common, **changed})
-        made._maker, made._params = maker, {**given, **options}
-        return made
 
     def fit(
         self,
@@ -532,33 +347,13 @@ class Estimator(Saving, SklearnApi):
 
         count = check_count("rows", rows)
         sample = predicting.sample(self, calibration_data, feature_cols, count)
-        whole = self if self.backend.pretrained else self._converted(take_rows(sample, 0, predicting.SAMPLE), config)
+        whole = (
+            self
+            if self.backend.pretrained
+            else predicting.converted(self, take_rows(sample, 0, predicting.SAMPLE), config)
+        )
         spec = whole.spec if config is None else replace(whole.spec, config={**whole.spec.config, **config})
         return Estimator(whole.backend, quantize(spec, sample, preset, options), workers=self.workers)
-
-    def _converted(self, sample: Any, config: dict[str, Any] | None = None) -> Estimator:
-        """This model as an OpenVINO estimator, compared on these rows; made once for every state of it."""
-        key = self._owner, self._version, describe(sample), config
-        if self._fast is None or self._fast[0] != key:
-            found = find("openvino", "openvino")
-            from orca.backends.openvino.accelerating import accelerate
-
-            job = Job(self.backend, self.spec, self._owner, self._version, self._state, self.seed)
-            output = Predict(job, 1, 0).fresh().predict_step(sample)
-            spec = accelerate(self.backend, self.get_model(), sample, output, config)
-            self._fast = key, Estimator(found, spec, workers=self.workers, seed=self.seed)
-        return self._fast[1]
-
-    def _outputs_like(self, step: Predict, sample: Any = None) -> Any:
-        """An example of the outputs, from rows of the last fit; made once for every state of the model."""
-        if self.backend.pretrained:
-            return step.like(sample)
-        if self._example is None:
-            return None
-        key = self._owner, self._version, step.output_cols
-        if self._like is None or self._like[0] != key:
-            self._like = key, step.like(blank(self._example))
-        return self._like[1]
 
     def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
         """Limit the norm of the whole gradient in every fit to come."""
@@ -590,37 +385,6 @@ class Estimator(Saving, SklearnApi):
         if self._tensorboard is None:
             raise ArgumentError("There is no summary: call set_tensorboard(log_dir, app_name) before fit.")
         return list(self._tensorboard.summary(kind, tag))
-
-    def explain(self) -> str:
-        """Say what will run where, before anything starts."""
-        context = current()
-        launcher = context.launcher(self.backend.preload)
-        slots = launcher.slots()
-        ranks = self._ranks
-        threads = max(1, usable_cpus() // ranks)
-        lines = [
-            f"{self.backend.framework} model, backend {self.backend.name}, epoch {self.epoch}, seed {self.seed}",
-            f"runtime {context.runtime}: {ranks} of {slots} slots",
-            *self.backend.notes(self.spec),
-            f"ranks 0 to {ranks - 1}: {threads} thread{'s' if threads > 1 else ''} each"
-            + (" if they share one host" if context.runtime != "local" else ""),
-        ]
-        if not self.backend.pretrained:
-            lines += [
-                f"control channel: {launcher.bind}, a port held by the driver; rendezvous: {self.backend.rendezvous}",
-                f"data: every step's batch is cut evenly over {self.workers} ranks",
-            ]
-        if ranks > slots:
-            alone = ranks == self.workers
-            lines.append(f"will not start: {launcher.advice(ranks) if alone else self._too_many(context, slots)}")
-        gang = context.warm(ranks, self.backend.preload)
-        for hello in gang.places if gang is not None else ():
-            lines.append(f"rank {hello.rank}: running, host {hello.host}, process {hello.pid}")
-        return "\n".join(lines)
-
-    def shutdown(self) -> None:
-        """End the worker processes of this estimator's size; the next call starts new ones."""
-        current().stop_gang(self._ranks, self.backend.preload)
 
     def _check_hooks(
         self, hooks: list[Callback], trigger: Any, accumulate: int, sample_weight: Any, class_weight: Any
@@ -704,48 +468,6 @@ class Estimator(Saving, SklearnApi):
             triples=self.backend.triples,
         )
 
-    def _gang(self, context: Context) -> Gang:
-        context.preload = self.backend.preload
-        try:
-            return context.gang(self._ranks, self.backend.preload)
-        except ResourceError:
-            if self._ranks == self.workers:
-                raise
-            slots = context.launcher(self.backend.preload).slots()
-            if slots >= self._ranks:
-                raise
-            raise ResourceError(self._too_many(context, slots)) from None
-
-    def _too_many(self, context: Context, slots: int) -> str:
-        """What to say where workers, and those that serve them, do not fit."""
-        servers = self._ranks - self.workers
-        roles = self.backend.roles(self.spec, self.workers) or ["worker"] * self.workers + ["server"] * servers
-        counts = Counter(role.split()[0] for role in roles)
-        *most, last = [f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items()]
-        where = "" if context.runtime == "local" else f'runtime="{context.runtime}", '
-        return (
-            f"{', '.join(most)} and {last} need {self._ranks} slots; the {context.runtime} runtime has {slots}. Use "
-            f"init_orca_context({where}cores={self._ranks}), or fewer workers or servers."
-        )
-
-    @property
-    def _ranks(self) -> int:
-        return self.backend.ranks(self.spec, self.workers)
-
-    def _job(self, gang: Gang) -> Job:
-        """The job for the ranks; the state travels only if they do not have it already. Needs the gang's lock."""
-        gang.refresh()
-        if self.backend.exclusive and gang.running and gang.memory.get("replica", ("",))[0] != self._owner:
-            gang.stop()
-        gang.roles = self.backend.roles(self.spec, self.workers)
-        known = gang.running and gang.memory.get("replica") == (self._owner, self._version)
-        state = None if known else self._state
-        return Job(self.backend, self.spec, self._owner, self._version, state, self.seed, tuple(self.metrics))
-
-    def _remember(self, gang: Gang) -> None:
-        if gang.running:
-            gang.memory["replica"] = (self._owner, self._version)
-
     def __getstate__(self) -> dict[str, Any]:
         # A copy is another estimator: what the ranks hold of this one is not its.
         return {**self.__dict__, "_owner": uuid.uuid4().hex}
@@ -765,24 +487,6 @@ def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShar
     finally:
         if not shards.shares_parts(data):
             shards.free()
-
-
-def _distinct(backend: Backend, given: list[Any]) -> list[Metric] | None:
-    """Metrics given in several places, each name once."""
-    found: dict[str, Metric] = {}
-    for part in given:
-        for metric in resolve(part, adapt=backend.adapt_metric, class_axis=backend.class_axis):
-            found.setdefault(metric.name, metric)
-    return list(found.values()) or None
-
-
-def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:
-    given = [value for value in (workers, num_workers) if value is not None]
-    if len(given) > 1 or (given and per_node is not None):
-        raise ArgumentError("Give one of workers=, num_workers= and workers_per_node=, not several.")
-    if per_node is None:
-        return given[0] if given else 1
-    return check_count("workers_per_node", per_node) * current().nodes
 
 
 __all__: Sequence[str] = ["Estimator"]

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from orca.arguments import check_count
 from orca.backends.loop import FirstRows, Job, Predict
+from orca.backends.registry import find
 from orca.context import Context, current
 from orca.errors import ArgumentError, DataError, suggest
 from orca.machine import usable_cpus
 from orca.pickling import check_picklable
+from orca.saving import blank
 from orca.shards.columns import Columns, flat
 from orca.shards.convert import (
     Form,
@@ -25,7 +27,7 @@ from orca.shards.convert import (
     to_shards,
     to_tree,
 )
-from orca.shards.tree import join_rows, kind_of, row_count, take_rows
+from orca.shards.tree import describe, join_rows, kind_of, row_count, take_rows
 
 if TYPE_CHECKING:
     from orca.estimator import Estimator
@@ -100,7 +102,7 @@ def predict(
     if accelerator is not None and not est.backend.pretrained:
         if sample is None:
             raise DataError(f"accelerator={accelerator!r} has to see a row of the data, which has none.")
-        est = est._converted(sample)
+        est = converted(est, sample)
     context.preload = est.backend.preload
     if sample is not None:
         # All rows if they are here, as they cost nothing: a missing axis of rows cannot be seen in one row.
@@ -109,7 +111,7 @@ def predict(
     check_picklable(**est.backend.travels(est.spec))
     step = _step(est, batch_size, output_cols, source, _threads(context, source))
     if source.kind == "spark":
-        return add_columns(data, source.form, step.tables, est._outputs_like(step, sample))
+        return add_columns(data, source.form, step.tables, _outputs_like(est, step, sample))
     if source.here:
         return step(data) if source.framed else step.run(source.data["x"])
     if source.framed:
@@ -124,6 +126,32 @@ def sample(est: Estimator, data: Any, feature_cols: Columns, count: int) -> Any:
     """The features of the first rows of anything that `predict` takes."""
     context = current()
     return _source(est, data, feature_cols, context, context.runtime == "local").sample(count)
+
+
+def converted(est: Estimator, sample: Any, config: dict[str, Any] | None = None) -> Estimator:
+    """The model as an OpenVINO estimator, compared on these rows; made once for every state of it."""
+    key = est._owner, est._version, describe(sample), config
+    if est._fast is None or est._fast[0] != key:
+        found = find("openvino", "openvino")
+        from orca.backends.openvino.accelerating import accelerate
+
+        job = Job(est.backend, est.spec, est._owner, est._version, est._state, est.seed)
+        output = Predict(job, 1, 0).fresh().predict_step(sample)
+        spec = accelerate(est.backend, est.get_model(), sample, output, config)
+        est._fast = key, type(est)(found, spec, workers=est.workers, seed=est.seed)
+    return est._fast[1]
+
+
+def _outputs_like(est: Estimator, step: Predict, sample: Any = None) -> Any:
+    """An example of the outputs, from rows of the last fit; made once for every state of the model."""
+    if est.backend.pretrained:
+        return step.like(sample)
+    if est._example is None:
+        return None
+    key = est._owner, est._version, step.output_cols
+    if est._like is None or est._like[0] != key:
+        est._like = key, step.like(blank(est._example))
+    return est._like[1]
 
 
 def _source(
