@@ -25,6 +25,15 @@ def dense_result(x):
     return np.tanh(x.astype("f4") @ WEIGHTS)
 
 
+def mean(path, width):
+    """One input "features" of so many numbers, one output: their mean."""
+    x = ops.parameter([-1, width], np.float32, name="features")
+    made = openvino.Model([ops.reduce_mean(x, ops.constant(np.array([1])), True)], [x], "mean")
+    made.inputs[0].tensor.set_names({"features"})
+    openvino.save_model(made, str(path), compress_to_fp16=False)
+    return str(path)
+
+
 def two(path):
     """Inputs "zeta" (2 numbers) and "alpha" (3 numbers); outputs "wide" (zeta @ LEFT - alpha) and "apex" (its sum)."""
     zeta = ops.parameter([-1, 2], np.float32, name="zeta")

@@ -22,7 +22,7 @@ from orca.errors import ArgumentError, ColumnError, DataError, NotFittedError
 from orca.machine import usable_cpus
 from orca.shards.forms import arrow_column
 from tests.backends.openvino_models import dense, dense_result, image, image_result, two, two_result
-from tests.programs import kill_me_once, run
+from tests.programs import kill_me_once
 
 x = np.random.default_rng(0).normal(size=(18, 6))
 wanted = dense_result(x)
@@ -439,68 +439,3 @@ def test_a_killed_ray_worker_loses_and_repeats_no_row(ray_cluster, path, tmp_pat
     assert Path(mark).exists()
     np.testing.assert_array_equal(found["id"], np.arange(18))
     close(found["prediction"])
-
-
-# Memory over 1x and 4x the rows.
-MEMORY = """
-import gc
-import numpy as np, psutil
-from orca import Estimator, XShards, init_orca_context
-from tests.memory import Peak
-import tests.memory
-
-class Me(psutil.Process):
-    # Java's heap is as large as it likes to be: only processes of Python count.
-    def children(self, recursive=False):
-        return [p for p in super().children(recursive) if "java" not in p.name()]
-
-tests.memory.psutil.Process = Me
-context = init_orca_context(runtime={runtime!r}, cores=2, memory="1g")
-est = Estimator.from_openvino(model_path={path!r})
-WIDTH = 6 * 4  # bytes of a row
-
-def over_frame(rows):
-    from pyspark.sql import functions as f
-    frame = context.spark.range(rows, numPartitions=2).select(
-        f.array(*[(f.col("id") * k % 7).cast("float") for k in range(6)]).alias("features"))
-    est.predict(frame).write.format("noop").mode("overwrite").save()
-    return rows * WIDTH
-
-def over_shards(count):
-    shards = XShards.from_shards([{{"seed": np.array([n])}} for n in range(count)])
-    made = shards.transform_shard(lambda s: {{"x": np.full(({rows}, 6), s["seed"][0], "f4")}})
-    total = est.predict(made).transform_shard(lambda s: {{"rows": np.array([len(s["prediction"])])}})
-    assert total.to_numpy()["rows"].sum() == {rows} * count
-    return {rows} * count * WIDTH
-
-def peak(work, size):
-    gc.collect()
-    with Peak(0.05) as watch:
-        data = work(size)
-    print(size, data, watch.peak)
-
-work = {work}
-work({size})
-peak(work, {size})
-peak(work, {size} * 4)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("runtime", "work", "size", "rows"),
-    [
-        pytest.param("spark", "over_frame", 5_000_000, 0, marks=pytest.mark.spark, id="spark-frame"),
-        pytest.param("spark", "over_shards", 20, 250_000, marks=pytest.mark.spark, id="spark-shards"),
-        pytest.param("local", "over_shards", 20, 250_000, id="local-shards"),
-    ],
-)
-def test_memory_does_not_grow_with_the_rows(path, runtime, work, size, rows):
-    said = run(MEMORY.format(path=path, runtime=runtime, work=work, size=size, rows=rows))
-    (_, data, once), (_, more, four_times) = (map(int, line.split()) for line in said.splitlines()[-2:])
-    told = f"{data >> 20} MB of rows: peak {once >> 20} MB; {more >> 20} MB: {four_times >> 20} MB"
-    print(told)
-    assert four_times <= 1.1 * once, told
-    # The bound means something: it is far below what the further rows would take.
-    assert 0.1 * once < 0.2 * (more - data), told

@@ -17,6 +17,7 @@ from orca.context import Context
 from orca.errors import ColumnError, DataError
 from orca.shards.columns import arrow_to_numpy, assemble
 from orca.shards.convert import Form, to_shards
+from orca.shards.engines.spark_frames import first_rows
 from orca.shards.feed import Rows
 
 
@@ -272,6 +273,25 @@ def test_frames_train_and_predict_beside_their_columns(context: Context):
         est.fit({"a": data["a"], "b": data["b"]}, feature_cols=["a", "b"])
     with pytest.raises(ColumnError, match=r"feature_cols='bb'.*Columns: a, b, label"):
         est.predict(frame, feature_cols=["a", "bb"])
+
+
+@pytest.mark.spark
+def test_a_spark_frame_is_asked_for_its_first_rows_once(spark_session):
+    frame = spark_session.createDataFrame(pd.DataFrame({"a": [1.5, 2.5, 3.5], "b": [1, 2, 3]})).coalesce(1)
+    spark = spark_session.sparkContext
+    spark.setJobGroup("first rows", "test")
+    try:
+        one = first_rows(frame, ["a"], 2)
+        jobs = len(spark.statusTracker().getJobIdsForGroup("first rows"))
+        assert first_rows(frame, ["a"], 2) is one
+        assert len(spark.statusTracker().getJobIdsForGroup("first rows")) == jobs > 0
+        # Other columns, another number of rows and another frame are other questions.
+        assert first_rows(frame, ["b"], 2).to_pydict() == {"b": [1, 2]}
+        assert first_rows(frame, ["a"], 1).to_pydict() == {"a": [1.5]}
+        assert first_rows(frame.filter("b > 1"), ["a"], 2).to_pydict() == {"a": [2.5, 3.5]}
+    finally:
+        spark.setLocalProperty("spark.jobGroup.id", None)
+        spark.setLocalProperty("spark.job.description", None)
 
 
 @pytest.mark.spark
