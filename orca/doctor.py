@@ -105,11 +105,16 @@ def diagnose(quick: bool = False, timeout: float = 120.0) -> list[Check]:
     >>> [check.usable for check in diagnose(quick=True) if check.name == "local"]
     [True]
     """
-    tasks = [partial(_check_package, package, quick, timeout) for package in PACKAGES]
-    tasks += [partial(_check_backend, entry, quick, timeout) for entry in _backends()]
+    by_module: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    for entry in _backends():
+        by_module.setdefault(entry.module, []).append(entry)
     # Two at a time: an import is one busy core and up to 700 MB.
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return list(pool.map(lambda task: task(), tasks))
+        packages = pool.map(lambda package: _check_package(package, quick, timeout), PACKAGES)
+        backends = pool.map(lambda entries: _check_backends(entries, quick, timeout), by_module.values())
+        checks = [*packages, *(check for found in backends for check in found)]
+    known = names()
+    return sorted(checks, key=lambda check: known.index(check.name))
 
 
 def missing(required: Iterable[str], checks: Sequence[Check]) -> list[Check]:
@@ -200,13 +205,22 @@ def _check_package(package: Package, quick: bool, timeout: float) -> Check:
     return check(False, version, found["error"], _fix(found["error"], again))
 
 
-def _check_backend(entry: importlib.metadata.EntryPoint, quick: bool, timeout: float) -> Check:
+def _check_backends(entries: list[importlib.metadata.EntryPoint], quick: bool, timeout: float) -> list[Check]:
+    """Backends of one module: one import for all of them, and one for each only if that fails."""
+    together = {} if quick or len(entries) == 1 else _probe([entry.value for entry in entries], timeout)
+    sound = together if together and "error" not in together else None
+    return [_check_backend(entry, quick, timeout, sound) for entry in entries]
+
+
+def _check_backend(
+    entry: importlib.metadata.EntryPoint, quick: bool, timeout: float, found: dict[str, str] | None
+) -> Check:
     distribution = entry.dist.name if entry.dist else ""
     check = partial(Check, "backend", entry.name, version=entry.dist.version if entry.dist else "")
     note = f"from {distribution}" if distribution else entry.value
     if quick:
         return check(usable=True, why=f"import not tried; {note}")
-    found = _probe([entry.value], timeout)
+    found = found or _probe([entry.value], timeout)
     if "error" not in found:
         return check(usable=True, why=note)
     again = f"pip install --upgrade --force-reinstall {distribution or entry.module.partition('.')[0]}"

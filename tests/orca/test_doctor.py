@@ -20,6 +20,8 @@ ENTRY_POINTS = """[orca.backends]
 sound = sound_backend:backend
 lacking = lacking_backend:backend
 stalling = stalling_backend:backend
+here = half_backend:backend
+gone = half_backend:nothing
 """
 
 
@@ -45,6 +47,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> str:
         "sound_backend": "backend = object()",
         "lacking_backend": "import nothing_of_this_name",
         "stalling_backend": "import time; time.sleep(600)",
+        "half_backend": "backend = object()",
         "openvino": "raise RuntimeError('built for another machine\\nand more lines')",
         "ray": "import os; os.abort()",
         "keras": "import torch_of_another_name",
@@ -111,10 +114,13 @@ def test_installed_is_not_usable(strange_run: subprocess.CompletedProcess[str]) 
     assert checks["sound"]["version"] == "3.2"
     assert checks["lacking"]["fix"] == "pip install nothing_of_this_name"
     assert "took more than 8 s" in checks["stalling"]["why"]
+    # Two of one module: one that fails says nothing about the other.
+    assert checks["here"]["usable"]
+    assert "nothing" in checks["gone"]["why"]
     assert checks["openvino"]["why"] == "RuntimeError: built for another machine"
     assert "SIGABRT" in checks["ray"]["why"]
     assert checks["keras"]["fix"] == "pip install torch_of_another_name"
-    for name in ("lacking", "stalling", "openvino", "ray", "keras"):
+    for name in ("lacking", "stalling", "gone", "openvino", "ray", "keras"):
         assert not checks[name]["usable"]
         assert checks[name]["fix"]
 
