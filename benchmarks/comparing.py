@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import multiprocessing
 import os
 import platform
 import statistics
@@ -130,14 +131,17 @@ def chosen(text: str, sections: Sequence[str]) -> set[str]:
     return {section for section in sections if any(section.startswith(part) for part in asked)}
 
 
-def measure(parts: Iterable[Part], wanted: set[str], head: list[str]) -> None:
-    """Measure what is wanted and show it all at the end; exit with code 1 if something could not be measured."""
+def measure(parts: Iterable[Part], wanted: set[str], head: list[str], apart: bool = False) -> None:
+    """Measure what is wanted and show it all at the end; exit with code 1 if something could not be measured.
+
+    With `apart` each part has a process of its own, so that none is measured with what another left in memory.
+    """
     print("\n".join(head), flush=True)
     report: list[str] = []
     for sections, work in parts:
         if wanted & sections:
             try:
-                report += work()
+                report += in_own_process(work) if apart else work()
             except Exception as error:  # the other sections still count
                 traceback.print_exc()
                 report.append(f"{min(sections)[0]:<3} {_ABSENT}: {type(error).__name__}: {error}")
@@ -149,6 +153,25 @@ def measure(parts: Iterable[Part], wanted: set[str], head: list[str]) -> None:
     # A bar that is missed may be the machine's doing, a side that fails never is.
     if absent:
         raise SystemExit(1)
+
+
+def in_own_process(work: Callable[[], list[str]]) -> list[str]:
+    """What the work, which has to be picklable, reports from a new process."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_report, args=(work, there))
+    child.start()
+    there.close()
+    try:
+        return list(here.recv())
+    except EOFError:
+        raise RuntimeError("its process failed; what it said stands above") from None
+    finally:
+        child.join()
+
+
+def _report(work: Callable[[], list[str]], to: Any) -> None:
+    to.send(work())
 
 
 @contextmanager

@@ -7,7 +7,8 @@ s, l   the small convolutional net, EfficientNet-Lite0 with its ImageNet weights
 4s 4l  est.predict on a Ray Dataset, beside map_batches                       at least 1.0
 5s 5l  a torch estimator with accelerator="openvino", beside without          no bar
 
-All sides have the same model, batch, precision (f32) and threads. The sides of a section take turns, in 1 and 2 every
+All sides have the same model, batch, precision (f32) and threads. Each kind of data and net has a process of its own,
+so that none is measured with what another left behind. The sides of a section take turns, in 1 and 2 every
 other turn in reverse order; shown are medians over the turns, and the median of the ratios within a turn. Each side
 is called once before it is measured; in 3 to 5 each turn calls a side twice: the second call counts, the first, which
 comes after the other side, is shown too. After the turns each side runs once more for its peak memory: all that this
@@ -31,6 +32,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,6 @@ from comparing import Comparison, Part, Side, called_twice, chosen, facts, measu
 from torch_backends import start_ray, start_spark  # noqa: E402
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
-from orca.backends.openvino.replica import OpenvinoReplica  # noqa: E402
 from orca.machine import usable_cpus  # noqa: E402
 
 CORES = usable_cpus()
@@ -242,6 +243,8 @@ def on_spark(net: peers.Net, size: str, options: argparse.Namespace) -> list[str
 
 def limit(est: Estimator, net: peers.Net, x: Any, frame: Any, peer: Callable[[], Any], turns: int) -> list[str]:
     """How much faster than the peer anybody could be: the model and the way through Java both need the cores."""
+    from orca.backends.openvino.replica import OpenvinoReplica
+
     model, passing = OpenvinoReplica(est.spec, CORES), peers.spark_pass(frame)
     batches = [x[low : low + net.batch] for low in range(0, net.rows, net.batch)]
     sides: dict[str, Side] = {
@@ -374,12 +377,12 @@ def main() -> None:
     parts: list[Part] = []
     for size, net in nets.items():
         parts += [
-            ({f"1{size}", f"2{size}"}, lambda net=net, size=size: arrays(net, size, wanted, options)),
-            ({f"3{size}"}, lambda net=net, size=size: on_spark(net, size, options)),
-            ({f"4{size}"}, lambda net=net, size=size: on_ray(net, size, options)),
-            ({f"5{size}"}, lambda net=net, size=size: accelerated(net, size, options)),
+            ({f"1{size}", f"2{size}"}, partial(arrays, net, size, wanted, options)),
+            ({f"3{size}"}, partial(on_spark, net, size, options)),
+            ({f"4{size}"}, partial(on_ray, net, size, options)),
+            ({f"5{size}"}, partial(accelerated, net, size, options)),
         ]
-    measure(parts, wanted, head)
+    measure(parts, wanted, head, apart=True)
 
 
 if __name__ == "__main__":

@@ -32,3 +32,16 @@ def test_a_side_that_fails_ends_with_exit_code_1(capsys, work):
         measure([({"1"}, work), ({"2"}, lambda: show(lambda: 1.0, [1.0]))], {"1", "2"}, ["head"])
     assert ended.value.code == 1
     assert capsys.readouterr().out.splitlines()[-1] == "bars: 1 met, 0 missed; comparisons not measured: 1"
+
+
+def sound() -> list[str]:
+    return show(lambda: 1.0, [1.0])
+
+
+def test_parts_in_processes_of_their_own_report_and_fail_the_same_way(capsys):
+    with pytest.raises(SystemExit) as ended:
+        measure([({"1"}, fails), ({"2"}, sound)], {"1", "2"}, ["head"], apart=True)
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "bars: 1 met, 0 missed; comparisons not measured: 1"
+    assert "its process failed" in said
