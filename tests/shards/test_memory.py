@@ -125,8 +125,8 @@ class Cage:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_data_twice_as_large_as_the_memory_limit_trains_within_it(tmp_path):
-    limit = 480 << 20
-    rows, width = 3840, 65536
+    limit = 640 << 20
+    rows, width = 5120, 65536
     cage = Cage(limit)
     try:
         said = run_with(
