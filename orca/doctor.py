@@ -30,13 +30,14 @@ MARK = "orca-probe:"
 PROBE = f"""
 import importlib.metadata, json, sys
 sys.path[:] = json.loads(sys.argv[1])
-try:
-    for value in sys.argv[2:]:
+report = []
+for value in sys.argv[2:]:
+    try:
         found = importlib.metadata.EntryPoint("", value, "").load()
-    report = dict(version=str(getattr(found, "__version__", "")))
-except BaseException as error:
-    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-    report = dict(error=f"{{type(error).__name__}}: {{lines[0].strip()}}")
+        report.append(dict(version=str(getattr(found, "__version__", ""))))
+    except BaseException as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+        report.append(dict(error=f"{{type(error).__name__}}: {{lines[0].strip()}}"))
 print("\\n{MARK}" + json.dumps(report), flush=True)
 """
 
@@ -105,16 +106,16 @@ def diagnose(quick: bool = False, timeout: float = 120.0) -> list[Check]:
     >>> [check.usable for check in diagnose(quick=True) if check.name == "local"]
     [True]
     """
-    by_module: dict[str, list[importlib.metadata.EntryPoint]] = {}
-    for entry in _backends():
-        by_module.setdefault(entry.module, []).append(entry)
+    entries = _backends()
+    by_module: dict[str, list[str]] = {}
+    for entry in entries if not quick else ():
+        by_module.setdefault(entry.module, []).append(entry.value)
     # Two at a time: an import is one busy core and up to 700 MB.
     with ThreadPoolExecutor(max_workers=2) as pool:
         packages = pool.map(lambda package: _check_package(package, quick, timeout), PACKAGES)
-        backends = pool.map(lambda entries: _check_backends(entries, quick, timeout), by_module.values())
-        checks = [*packages, *(check for found in backends for check in found)]
-    known = names()
-    return sorted(checks, key=lambda check: known.index(check.name))
+        probed = pool.map(lambda values: dict(zip(values, _probe(values, timeout), strict=True)), by_module.values())
+        found = {value: told for module in probed for value, told in module.items()}
+        return [*packages, *(_check_backend(entry, found.get(entry.value)) for entry in entries)]
 
 
 def missing(required: Iterable[str], checks: Sequence[Check]) -> list[Check]:
@@ -196,7 +197,8 @@ def _check_package(package: Package, quick: bool, timeout: float) -> Check:
             return check(False, version, note, fix)
     if quick:
         return check(True, version, "; ".join(filter(None, ["import not tried", note])))
-    found = _probe([value for value in (package.first, package.module) if value], timeout)
+    *before, found = _probe([value for value in (package.first, package.module) if value], timeout)
+    found = next((told for told in before if "error" in told), found)
     if "error" not in found:
         return check(True, version or found["version"], note)
     again = package.fix
@@ -205,22 +207,13 @@ def _check_package(package: Package, quick: bool, timeout: float) -> Check:
     return check(False, version, found["error"], _fix(found["error"], again))
 
 
-def _check_backends(entries: list[importlib.metadata.EntryPoint], quick: bool, timeout: float) -> list[Check]:
-    """Backends of one module: one import for all of them, and one for each only if that fails."""
-    together = {} if quick or len(entries) == 1 else _probe([entry.value for entry in entries], timeout)
-    sound = together if together and "error" not in together else None
-    return [_check_backend(entry, quick, timeout, sound) for entry in entries]
-
-
-def _check_backend(
-    entry: importlib.metadata.EntryPoint, quick: bool, timeout: float, found: dict[str, str] | None
-) -> Check:
+def _check_backend(entry: importlib.metadata.EntryPoint, found: dict[str, str] | None) -> Check:
+    """What the import of a backend says of it, if it was tried."""
     distribution = entry.dist.name if entry.dist else ""
     check = partial(Check, "backend", entry.name, version=entry.dist.version if entry.dist else "")
     note = f"from {distribution}" if distribution else entry.value
-    if quick:
+    if found is None:
         return check(usable=True, why=f"import not tried; {note}")
-    found = found or _probe([entry.value], timeout)
     if "error" not in found:
         return check(usable=True, why=note)
     again = f"pip install --upgrade --force-reinstall {distribution or entry.module.partition('.')[0]}"
@@ -260,8 +253,11 @@ def _compiled(package: Package) -> bool:
     return any(any(Path(folder).glob(package.built)) for folder in folders or ())
 
 
-def _probe(values: Sequence[str], timeout: float) -> dict[str, str]:
-    """Import in a fresh process, because an import may abort, hang, or change the process it runs in."""
+def _probe(values: Sequence[str], timeout: float) -> list[dict[str, str]]:
+    """Import in a fresh process, because an import may abort, hang, or change the process it runs in.
+
+    Returns the version or the error of each; what ends the process is the error of all.
+    """
     command = [sys.executable, "-P", "-c", PROBE, json.dumps(sys.path), *values]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     quiet = subprocess.DEVNULL
@@ -270,16 +266,16 @@ def _probe(values: Sequence[str], timeout: float) -> dict[str, str]:
         try:
             done = subprocess.run(command, stdin=quiet, stdout=out, stderr=quiet, timeout=timeout, env=env)
         except subprocess.TimeoutExpired:
-            return {"error": f"no answer: the import took more than {timeout:g} s"}
+            return [{"error": f"no answer: the import took more than {timeout:g} s"}] * len(values)
         out.seek(0)
         lines = out.read().splitlines()
     for line in reversed(lines):
         if line.startswith(MARK):
-            found: dict[str, str] = json.loads(line.removeprefix(MARK))
+            found: list[dict[str, str]] = json.loads(line.removeprefix(MARK))
             return found
     code = done.returncode
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return {"error": f"the import ended its process ({how})"}
+    return [{"error": f"the import ended its process ({how})"}] * len(values)
 
 
 def _java(quick: bool) -> tuple[str, str]:

@@ -40,11 +40,11 @@ class Queue:
         try:
             for inputs in batches:
                 done = None
-                if idle or len(busy) < self._size:
-                    request = idle.pop() if idle else self._compiled.create_infer_request()
-                else:
+                if len(busy) == self._size:
                     request, _ = busy.popleft()
                     done = _outputs(request)
+                else:
+                    request = idle.pop() if idle else self._compiled.create_infer_request()
                 for place, array in enumerate(inputs):
                     request.set_input_tensor(place, openvino.Tensor(_writable(array), shared_memory=True))
                 request.start_async()

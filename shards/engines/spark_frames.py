@@ -53,9 +53,12 @@ def first_rows(frame: Any, columns: Sequence[str], count: int) -> Any:
     """The first rows as an Arrow table of these columns, here; a frame that was asked before answers without a job."""
     known = _first_rows.setdefault(frame, {})
     asked = (*columns, count)
-    if asked not in known:
-        known[asked] = plain_columns(frame, columns).limit(count).toArrow()
-    return known[asked]
+    found = known.get(asked)
+    if found is None:
+        found = plain_columns(frame, columns).limit(count).toArrow()
+        if found.num_rows:  # a table without rows may get some
+            known[asked] = found
+    return found
 
 
 def add_columns(
