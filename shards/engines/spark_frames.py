@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from orca.errors import ColumnError, DataError, suggest
+from orca.shards.engines.spark_arrays import plain_column, sent
 from orca.shards.packing import pack, unpack
 from orca.shards.tree import take_rows, tree_map
 
@@ -27,23 +30,12 @@ LIMIT = (2 << 30) - (64 << 20)
 
 def plain_columns(frame: Any, columns: Sequence[str] | None = None) -> Any:
     """The chosen columns, with ML vectors turned into arrays by Spark itself."""
-    from pyspark.sql import functions
-
     wanted = list(columns) if columns is not None else list(frame.columns)
     for name in wanted:
         if name not in frame.columns:
             known = ", ".join(frame.columns)
             raise ColumnError(f"{name!r} is not in the DataFrame. Columns: {known}." + suggest(name, frame.columns))
-    chosen = []
-    for field in frame.schema.fields:
-        if field.dataType.typeName() == "vectorudt":
-            from pyspark.ml.functions import vector_to_array
-
-            chosen.append(vector_to_array(functions.col(f"`{field.name}`")).alias(field.name))
-        else:
-            chosen.append(functions.col(f"`{field.name}`"))
-    by_name = dict(zip(frame.columns, chosen, strict=True))
-    return frame.select([by_name[name] for name in wanted])
+    return frame.select([plain_column(name, frame.schema[name].dataType).alias(name) for name in wanted])
 
 
 _first_rows: weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], Any]] = weakref.WeakKeyDictionary()
@@ -79,16 +71,14 @@ def add_columns(
         like = next(compute(iter([sample])))
     made = from_arrow_schema(like.schema)
     schema = to_arrow_schema(made)
-    names = list(inputs)
+    columns, received = sent(frame, inputs)
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
         rows: deque[int] = deque()
 
         def tables() -> Iterator[Any]:
-            for columns in batches:
-                table = pa.table(list(columns) if len(names) > 1 else [columns], names=names)
+            for given in batches:
+                table = received(given if isinstance(given, tuple) else [given])
                 rows.append(table.num_rows)
                 if table.num_rows:
                     yield table
@@ -99,6 +89,7 @@ def add_columns(
                 yield _one_column(schema.empty_table(), schema)
 
         for result in compute(tables()):
+            _keep_out_of_collections()
             yield from empty()
             rows.popleft()
             yield _one_column(result.cast(schema), schema)
@@ -107,16 +98,10 @@ def add_columns(
     # A new name, so that columns of the frame called like an output can make way for it.
     place = "orca outputs"
     kind = made.fields[0].dataType if len(made.fields) == 1 else made
-    inputs_now = [functions.col(f"`{name}`") for name in names]
-    for number, name in enumerate(names):
-        if frame.schema[name].dataType.typeName() == "vectorudt":
-            from pyspark.ml.functions import vector_to_array
-
-            inputs_now[number] = vector_to_array(inputs_now[number])
     with warnings.catch_warnings():
         # Spark would like type hints, which a function of any number of columns cannot have.
         warnings.simplefilter("ignore", UserWarning)
-        call = functions.arrow_udf(run, kind, functions.ArrowUDFType.SCALAR_ITER)(*inputs_now)
+        call = functions.arrow_udf(run, kind, functions.ArrowUDFType.SCALAR_ITER)(*columns)
     found = frame.select("*", call.alias(place))
     outputs = [
         functions.col(f"`{place}`" if len(made.fields) == 1 else f"`{place}`.`{field.name}`").alias(field.name)
@@ -124,6 +109,13 @@ def add_columns(
     ]
     others = [functions.col(f"`{name}`") for name in frame.columns if name not in set(made.names)]
     return found.select(*others, *outputs)
+
+
+@cache
+def _keep_out_of_collections() -> None:
+    """Once in a worker: Spark looks for garbage after each task, and what the first one imported and made is none."""
+    gc.collect()
+    gc.freeze()
 
 
 def _one_column(table: Any, schema: Any) -> Any:
@@ -146,14 +138,16 @@ def _packed(frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], 
     """A DataFrame with one packed shard per row."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    chosen = plain_columns(frame, columns)
+    plain = plain_columns(frame, columns)
     # mapInArrow hands timestamps over in the session's time zone.
-    schema = to_arrow_schema(chosen.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+    schema = to_arrow_schema(plain.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+    ways, received = sent(frame, plain.columns)
 
     def shards(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        for table in _tables(batches, schema, chunk_bytes):
+        tables = (received(batch.columns) for batch in batches)
+        for table in _tables(tables, schema, chunk_bytes):
             blob = pack(convert(table))
             if len(blob) > LIMIT:
                 raise DataError(
@@ -162,24 +156,25 @@ def _packed(frame: Any, columns: Sequence[str] | None, convert: Callable[[Any], 
                 )
             yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], names=["shard"])
 
-    return chosen.mapInArrow(shards, "shard binary")
+    numbered = [way.alias(str(number)) for number, way in enumerate(ways)]
+    return frame.select(numbered).mapInArrow(shards, "shard binary")
 
 
-def _tables(batches: Iterator[Any], schema: Any, chunk_bytes: int | None) -> Iterator[Any]:
-    """A partition's batches as one table, or as several of about `chunk_bytes`; at least one, if empty."""
+def _tables(tables: Iterator[Any], schema: Any, chunk_bytes: int | None) -> Iterator[Any]:
+    """A partition's tables as one, or as several of about `chunk_bytes`; at least one, if empty."""
     import pyarrow as pa
 
     held: list[Any] = []
     size = 0
     given = False
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
+    for table in tables:
+        held.append(table)
+        size += table.nbytes
         if chunk_bytes is not None and size >= chunk_bytes:
-            yield pa.Table.from_batches(held)
+            yield pa.concat_tables(held)
             held, size, given = [], 0, True
     if held or not given:
-        yield pa.Table.from_batches(held) if held else schema.empty_table()
+        yield pa.concat_tables(held) if held else schema.empty_table()
 
 
 @dataclass(frozen=True)
