@@ -16,9 +16,10 @@ process and its descendants hold, shared pages counted once, with what is warm o
 and beyond it, what the run itself added. A side that starts processes for each run (map_batches) adds them; one that
 keeps them (Orca) has them in the first number. Each side then tells the seconds to its first row from a model that it
 has not seen: Orca with a new estimator and an empty cache, its peers with a new compilation; in a new process for
-arrays and for torch, in a running Spark or Ray for frames. In 3 a last line says what the cores allow: how fast the
-model alone is on all of them, how fast rows go to Python and back without one, and what both together leave.
-inference_peers.py holds the other sides.
+arrays and for torch, in a running Spark or Ray for frames. In 3 a line says what the cores allow: how fast the
+model alone is on all of them, how fast rows go to Python and back without one, and what both together leave. The last
+lines of 3 have no bar: predict_batch_udf with a model that nobody told its threads, and not even its precision, which
+Orca leaves to OpenVINO there too. inference_peers.py holds the other sides.
 """
 
 from __future__ import annotations
@@ -235,7 +236,8 @@ def on_spark(net: peers.Net, size: str, options: argparse.Namespace) -> list[str
                 "predict_batch_udf": lambda: seconds_of(lambda: peers.spark_predict(frame, path, net).first()),
             }
             told = compare(f"3{size}", f"Spark DataFrame, {net.name}", works, first, 1.5, net, options)
-            return [*told, *limit(est, net, x, frame, works["predict_batch_udf"], options.turns)]
+            told += limit(est, net, x, frame, works["predict_batch_udf"], options.turns)
+            return [*told, *untuned(ours, path, frame, size, net, options.turns)]
     finally:
         stop_orca_context()
         session.stop()
@@ -259,7 +261,32 @@ def limit(est: Estimator, net: peers.Net, x: Any, frame: Any, peer: Callable[[],
     best = 1 / (1 / computed + 1 / way)
     return [
         f"      all cores compute {computed:,.0f} rows/s and bring {way:,.0f} rows/s to Python and back: at most "
-        f"{best:,.0f} rows/s, {best / theirs:.2f} x predict_batch_udf"
+        f"{best:,.0f} rows/s, {best / theirs:.2f} x predict_batch_udf, or {computed / theirs:.2f} x if the way cost "
+        "nothing"
+    ]
+
+
+def untuned(ours: Any, path: str, frame: Any, size: str, net: peers.Net, turns: int) -> list[str]:
+    """Beside a predict_batch_udf whose model is compiled with OpenVINO's own threads, and with its precision too."""
+    auto = Estimator.from_openvino(model_path=path, config={"precision": "auto"})
+    frames = {
+        "Orca on Spark": ours,
+        "predict_batch_udf, default threads": peers.spark_predict(
+            frame, path, net, {"INFERENCE_PRECISION_HINT": "f32"}
+        ),
+        'Orca on Spark, precision="auto"': auto.predict(frame, batch_size=net.batch),
+        "predict_batch_udf, all defaults": peers.spark_predict(frame, path, net, {}),
+    }
+    sides = {name: rate(partial(compute, each), net.rows) for name, each in frames.items()}
+    for side in sides.values():
+        side()
+    # Called twice, as Spark's workers keep one model of Orca's each.
+    found = take_turns({name: lambda side=side: (side(), side())[1] for name, side in sides.items()}, turns, "rows/s")
+    names = list(frames)
+    return [
+        line
+        for one in (0, 2)
+        for line in Comparison(f"3{size}", f"Spark, untuned, {net.name}", *names[one : one + 2], None).lines(found)
     ]
 
 

@@ -109,15 +109,17 @@ def benchmark_app(path: str, net: Net, seconds: int) -> float:
     return float(found.group(1))
 
 
-def spark_predict(frame: Any, path: str, net: Net) -> Any:
-    """Spark's predict_batch_udf with the model compiled for the one core of a task."""
+def spark_predict(frame: Any, path: str, net: Net, told: dict[str, Any] | None = None) -> Any:
+    """Spark's predict_batch_udf with the model compiled as told, or for the one core of a task."""
     from pyspark.ml.functions import predict_batch_udf
     from pyspark.sql.types import ArrayType, FloatType
+
+    properties = settings(1) if told is None else told
 
     def make_predict() -> Any:
         import openvino
 
-        compiled = openvino.Core().compile_model(path, "CPU", settings(1))
+        compiled = openvino.Core().compile_model(path, "CPU", properties)
 
         def predict(features: Array) -> Array:
             return np.array(compiled(features)[0])
@@ -134,21 +136,16 @@ def spark_predict(frame: Any, path: str, net: Net) -> Any:
 
 
 def spark_pass(frame: Any) -> Any:
-    """The way to Python and back without a model: what Java and Arrow take of any prediction beside a DataFrame."""
-    import warnings
+    """The way to Python and back without a model, as Orca goes it: what Java and Arrow take of any prediction."""
+    from orca.shards.engines.spark_frames import add_columns
 
-    from pyspark.sql import functions
-
-    def nothing(batches: Any) -> Any:
+    def nothing(tables: Any) -> Any:
         import pyarrow as pa
 
-        for rows in batches:
-            yield pa.array(np.zeros(len(rows), "f4"))
+        for table in tables:
+            yield pa.table({"prediction": np.zeros(table.num_rows, "f4")})
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # Spark would like type hints, which Arrow's types are not
-        call = functions.arrow_udf(nothing, "float", functions.ArrowUDFType.SCALAR_ITER)
-    return frame.select("*", call("features").alias("prediction"))
+    return add_columns(frame, ["features"], nothing)
 
 
 class RayPredictor:
