@@ -457,7 +457,11 @@ def split(given: Any, adapt: Callable[[object], Callback | None] | None = None) 
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("CSVLogger", "JSONLLogger", "MLflow", "TensorBoard"):
+    if name == "MLflow":
+        from orca.mlflow_logger import MLflow
+
+        return MLflow
+    if name in ("CSVLogger", "JSONLLogger", "TensorBoard"):
         import orca.loggers
 
         return getattr(orca.loggers, name)
