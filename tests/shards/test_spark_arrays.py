@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from orca.shards.engines import spark_arrays
 from orca.shards.engines.spark_arrays import as_lists, sent
 from orca.shards.engines.spark_frames import add_columns, frame_to_parts
 from orca.shards.packing import unpack
@@ -94,6 +95,15 @@ def test_vectors_cross_as_bytes_if_all_their_values_are_stored(spark_session):
     lists, given = crossed(frame.select("made"))
     assert lists["made"].to_pylist() == [[1.5, 0.0], [0.0, 2.5, 0.0], [], [0.0, 0.0]]
     assert [value is None for value in given.column(0).to_pylist()] == [False, True, False, True]
+    frame.unpersist()
+
+
+def test_a_spark_that_cannot_be_asked_for_bytes_sends_lists(spark_session, monkeypatch):
+    frame = spark_session.createDataFrame([(1, [1.5, None]), (2, [2.5, 3.5])], SCHEMA).coalesce(1).cache()
+    monkeypatch.setattr(spark_arrays, "_CATALYST", "org.apache.spark.elsewhere")
+    lists, given = crossed(frame)
+    assert given.num_columns == 2
+    assert lists.to_pydict() == {"id": [1, 2], "features": [[1.5, None], [2.5, 3.5]]}
     frame.unpersist()
 
 
