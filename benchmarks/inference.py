@@ -269,25 +269,21 @@ def limit(est: Estimator, net: peers.Net, x: Any, frame: Any, peer: Callable[[],
 def untuned(ours: Any, path: str, frame: Any, size: str, net: peers.Net, turns: int) -> list[str]:
     """Beside a predict_batch_udf whose model is compiled with OpenVINO's own threads, and with its precision too."""
     auto = Estimator.from_openvino(model_path=path, config={"precision": "auto"})
-    frames = {
-        "Orca on Spark": ours,
-        "predict_batch_udf, default threads": peers.spark_predict(
-            frame, path, net, {"INFERENCE_PRECISION_HINT": "f32"}
-        ),
-        'Orca on Spark, precision="auto"': auto.predict(frame, batch_size=net.batch),
-        "predict_batch_udf, all defaults": peers.spark_predict(frame, path, net, {}),
+    threads = peers.spark_predict(frame, path, net, {"INFERENCE_PRECISION_HINT": "f32"})
+    pairs = {
+        "default threads": {"Orca on Spark": ours, "predict_batch_udf, default threads": threads},
+        "all defaults": {
+            'Orca on Spark, precision="auto"': auto.predict(frame, batch_size=net.batch),
+            "predict_batch_udf, all defaults": peers.spark_predict(frame, path, net, {}),
+        },
     }
-    sides = {name: rate(partial(compute, each), net.rows) for name, each in frames.items()}
-    for side in sides.values():
-        side()
-    # Called twice, as Spark's workers keep one model of Orca's each.
-    found = take_turns({name: lambda side=side: (side(), side())[1] for name, side in sides.items()}, turns, "rows/s")
-    names = list(frames)
-    return [
-        line
-        for one in (0, 2)
-        for line in Comparison(f"3{size}", f"Spark, untuned, {net.name}", *names[one : one + 2], None).lines(found)
-    ]
+    lines = []
+    for title, pair in pairs.items():
+        works = {name: partial(compute, each) for name, each in pair.items()}
+        for work in works.values():
+            work()
+        lines += called_twice(f"3{size}", f"Spark, {title}, {net.name}", works, None, net.rows, turns)
+    return lines
 
 
 def compute(predicted: Any) -> None:

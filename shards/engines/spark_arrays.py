@@ -48,13 +48,19 @@ def sent(frame: Any, names: Sequence[str]) -> tuple[list[Any], Received]:
     """
     columns: list[Any] = []
     dtypes: list[str | None] = []
+    kinds = kinds_of(frame)
     for name in names:
-        kind = frame.schema[name].dataType
+        kind = kinds[name]
         dtype = _dtype(kind)
         pair = None if dtype is None else _bytes_and_lists(frame.sparkSession, name, kind)
         columns += [plain_column(name, kind)] if pair is None else pair
         dtypes.append(None if pair is None else dtype)
     return columns, Received(tuple(names), tuple(dtypes))
+
+
+def kinds_of(frame: Any) -> dict[str, Any]:
+    """The type of each column; a schema that is asked by name looks through all of its columns for each."""
+    return {field.name: field.dataType for field in frame.schema.fields}
 
 
 def _dtype(kind: Any) -> str | None:

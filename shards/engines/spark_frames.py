@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orca.errors import ColumnError, DataError, suggest
-from orca.shards.engines.spark_arrays import plain_column, sent
+from orca.shards.engines.spark_arrays import kinds_of, plain_column, sent
 from orca.shards.packing import pack, unpack
 from orca.shards.tree import take_rows, tree_map
 
@@ -30,12 +30,13 @@ LIMIT = (2 << 30) - (64 << 20)
 
 def plain_columns(frame: Any, columns: Sequence[str] | None = None) -> Any:
     """The chosen columns, with ML vectors turned into arrays by Spark itself."""
+    kinds = kinds_of(frame)
     wanted = list(columns) if columns is not None else list(frame.columns)
     for name in wanted:
-        if name not in frame.columns:
-            known = ", ".join(frame.columns)
-            raise ColumnError(f"{name!r} is not in the DataFrame. Columns: {known}." + suggest(name, frame.columns))
-    return frame.select([plain_column(name, frame.schema[name].dataType).alias(name) for name in wanted])
+        if name not in kinds:
+            known = ", ".join(kinds)
+            raise ColumnError(f"{name!r} is not in the DataFrame. Columns: {known}." + suggest(name, list(kinds)))
+    return frame.select([plain_column(name, kinds[name]).alias(name) for name in wanted])
 
 
 _first_rows: weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], Any]] = weakref.WeakKeyDictionary()
