@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from orca.machine import usable_cpus
+from orca.core.machine import usable_cpus
 
 Side = Callable[[], float]
 Numbers = dict[str, list[float]]

@@ -50,7 +50,7 @@ from comparing import Comparison, Part, Side, called_twice, chosen, facts, measu
 from torch_backends import start_ray, start_spark  # noqa: E402
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
-from orca.machine import usable_cpus  # noqa: E402
+from orca.core.machine import usable_cpus  # noqa: E402
 
 CORES = usable_cpus()
 SECTIONS = tuple(f"{number}{size}" for number in range(1, 6) for size in "sl")

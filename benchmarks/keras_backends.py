@@ -36,7 +36,7 @@ import keras_peers as peers  # noqa: E402
 from comparing import Comparison, Part, Side, chosen, facts, measure, on_cores, take_turns  # noqa: E402
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
-from orca.machine import usable_cpus  # noqa: E402
+from orca.core.machine import usable_cpus  # noqa: E402
 
 COLLECTIVES, HOROVOD = "hand-written TensorFlow collectives", "hand-written Horovod"
 ONE_CORE, ALL_CORES = "one core", "all cores"

@@ -33,7 +33,7 @@ import mxnet_peers as peers  # noqa: E402
 from comparing import Comparison, Numbers, Part, Side, chosen, facts, measure, on_cores, take_turns  # noqa: E402
 
 from orca import Estimator, create_config, init_orca_context, stop_orca_context  # noqa: E402
-from orca.machine import usable_cpus  # noqa: E402
+from orca.core.machine import usable_cpus  # noqa: E402
 
 TRAINER, ON_WORKERS = "hand-written Trainer", "hand-written, workers update"
 ONE_CORE, ALL_CORES = "one core", "all cores"

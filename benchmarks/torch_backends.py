@@ -54,7 +54,7 @@ from comparing import (  # noqa: E402
 )
 
 from orca import Estimator, init_orca_context, stop_orca_context  # noqa: E402
-from orca.machine import usable_cpus  # noqa: E402
+from orca.core.machine import usable_cpus  # noqa: E402
 from orca.runtimes import spark_settings  # noqa: E402
 
 SECTIONS = ("1a", "1b", "1c", "2a", "2p", "2b", "3", "4")

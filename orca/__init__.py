@@ -5,22 +5,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from orca import mxnet_import
+from orca.backends.mxnet import numpy_compat
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from orca.backends.mxnet.config import create_config
     from orca.context import OrcaContext, init_orca_context, stop_orca_context
     from orca.errors import OrcaError, WorkerError
     from orca.estimator import Estimator
     from orca.history import History
-    from orca.mxnet_config import create_config
     from orca.shards.xshards import XShards
 
 _PLACES = {
     "Estimator": "orca.estimator",
     "History": "orca.history",
-    "create_config": "orca.mxnet_config",
+    "create_config": "orca.backends.mxnet.config",
     "OrcaContext": "orca.context",
     "OrcaError": "orca.errors",
     "WorkerError": "orca.errors",
@@ -42,7 +42,7 @@ __all__ = [
     "stop_orca_context",
 ]
 
-mxnet_import.install()
+numpy_compat.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -80,7 +80,7 @@ def _predict(
     progress: Annotated[bool | None, typer.Option(help="Show a bar with rows/s; by itself on a terminal.")] = None,
 ) -> None:
     """Run a model over files and write its predictions."""
-    from orca.predict_files import Options, predict_files
+    from orca.backends.openvino.predict_files import Options, predict_files
 
     try:
         options = Options(

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from orca.core.machine import usable_cpus
 from orca.errors import ArgumentError, OrcaError, suggest
-from orca.machine import usable_cpus
 
 if TYPE_CHECKING:
     from orca.launch.base import Launcher

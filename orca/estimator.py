@@ -10,20 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 from orca import predicting
-from orca.arguments import check_classes, check_count, check_limit, value_range
 from orca.backends.base import Backend, State, StepOptions
-from orca.backends.loop import evaluate_on_rank
-from orca.backends.training import FitPlan
+from orca.backends.worker.scoring import evaluate_on_rank
+from orca.backends.worker.training import FitPlan
 from orca.callbacks import Callback, Logger, LRScheduler, less_is_better, split
 from orca.callbacks import Progress as ProgressSetting
 from orca.context import Context, current
+from orca.core.arguments import check_classes, check_count, check_limit, value_range
+from orca.core.pickling import check_picklable
 from orca.errors import ArgumentError
 from orca.fitting import Fitting, bring_back, logged
 from orca.history import History
 from orca.keeper import Keeper
 from orca.making import Making
 from orca.metrics import resolve
-from orca.pickling import check_picklable
 from orca.progress import Progress
 from orca.ranks import Ranks
 from orca.saving import Saving

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from orca.backends.base import State
-from orca.backends.loop import Job
-from orca.backends.training import FitPlan, FitResult, fit_on_rank
+from orca.backends.worker.job import Job
+from orca.backends.worker.training import FitPlan, FitResult, fit_on_rank
 from orca.callbacks import Callback, Logger
 from orca.errors import OrcaError, WorkerError
 from orca.history import History

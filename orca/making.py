@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from orca.arguments import check_count
 from orca.backends.registry import find
 from orca.callbacks import LRScheduler
 from orca.context import current
+from orca.core.arguments import check_count
 from orca.errors import ArgumentError
 from orca.metrics import Metric, resolve
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from orca.arguments import check_count
-from orca.backends.loop import FirstRows, Job, Predict
 from orca.backends.registry import find
+from orca.backends.worker.inference import FirstRows, Predict
+from orca.backends.worker.job import Job
 from orca.context import Context, current
+from orca.core.arguments import check_count
+from orca.core.machine import usable_cpus
+from orca.core.pickling import check_picklable
 from orca.errors import ArgumentError, DataError, suggest
-from orca.machine import usable_cpus
-from orca.pickling import check_picklable
 from orca.saving import blank
 from orca.shards.columns import Columns, flat
 from orca.shards.convert import (

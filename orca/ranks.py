@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from orca.backends.loop import Job
+from orca.backends.worker.job import Job
 from orca.context import Context, current
+from orca.core.machine import usable_cpus
 from orca.errors import ResourceError
 from orca.launch.gang import Gang
-from orca.machine import usable_cpus
 
 if TYPE_CHECKING:
     from orca.backends.base import Backend, State

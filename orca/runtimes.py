@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from orca.backends.registry import imported
+from orca.core.machine import usable_memory
 from orca.errors import ArgumentError, MissingPackageError
 from orca.launch import spark_daemon
-from orca.machine import usable_memory
 
 Ender = Callable[[], None]
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow
 
+from orca.core.machine import host_id
+from orca.core.scratch import scratch
 from orca.launch.base import Meeting
 from orca.launch.channel import Listening, knock
 from orca.launch.rank import RankContext
-from orca.machine import host_id
-from orca.scratch import scratch
 from orca.shards.feed import Given
 from orca.shards.packing import read_file, write_pieces
 from orca.shards.store import new_path

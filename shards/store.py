@@ -10,7 +10,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from orca.scratch import Scratch, scratch
+from orca.core.scratch import Scratch, scratch
 from orca.shards.packing import read_file, write_file
 from orca.shards.tree import length_of
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context as eager
 
-from orca.backends.loop import forget_predictor
+from orca.backends.worker.inference import forget_predictor
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from orca import telemetry
+from orca.backends.openvino import telemetry
 from orca.errors import ArgumentError, MissingPackageError, suggest
 from orca.shards.tree import leaves, tree_map
 

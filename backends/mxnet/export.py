@@ -16,10 +16,10 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from orca import telemetry
 from orca.backends.mxnet.nets import GluonNet
 from orca.backends.mxnet.symbol_net import SymbolNet
 from orca.backends.mxnet.symbols import Graph
+from orca.backends.openvino import telemetry
 from orca.errors import ArgumentError, MissingPackageError, NotFittedError, suggest
 
 _SUFFIXES = {"onnx": ".onnx", "openvino": ".xml"}

@@ -1,11 +1,7 @@
-"""OpenVINO: models that only predict, several requests at once."""
+"""OpenVINO: inference with several requests in flight. `backend` imports OpenVINO, `telemetry` does not."""
 
 from __future__ import annotations
 
-from orca import telemetry
-from orca.backends.openvino.backend import OpenvinoBackend
+from orca.backends.openvino import telemetry
 
 telemetry.off()
-openvino = OpenvinoBackend()
-
-__all__ = ["OpenvinoBackend", "openvino"]

@@ -16,8 +16,8 @@ from orca.backends.openvino.ports import Port
 from orca.backends.openvino.reading import core
 from orca.backends.openvino.replica import OpenvinoReplica
 from orca.backends.openvino.spec import OpenvinoSpec, cache_of
+from orca.core.machine import usable_cpus
 from orca.errors import DataError
-from orca.machine import usable_cpus
 from orca.shards.tree import describe, leaves, tree_map
 
 RTOL, ATOL = 1e-3, 1e-4

@@ -14,8 +14,8 @@ from orca.backends.openvino.ports import shown
 from orca.backends.openvino.reading import core
 from orca.backends.openvino.replica import OpenvinoReplica, refuse
 from orca.backends.openvino.spec import OpenvinoSpec
+from orca.core.machine import usable_cpus
 from orca.errors import ArgumentError, suggest
-from orca.machine import usable_cpus
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
@@ -26,7 +26,7 @@ class OpenvinoBackend(Backend):
 
     name = "openvino"
     framework = "openvino"
-    preload = ("openvino", "orca.backends.openvino", "orca.backends.loop")
+    preload = ("openvino", "orca.backends.openvino.backend", "orca.backends.worker.inference")
     preload_shared = False
     files = (".xml",)
     pretrained = True
@@ -94,3 +94,6 @@ class OpenvinoBackend(Backend):
             + ", ".join(f"{key.lower()} {value}" for key, value in told.items()),
             f"inputs: {', '.join(ports)}; outputs: {', '.join(results)}",
         ]
+
+
+openvino_backend = OpenvinoBackend()

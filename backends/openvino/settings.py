@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orca.core.machine import usable_cpus
 from orca.errors import ArgumentError, suggest
-from orca.machine import usable_cpus
 
 HINTS = ("throughput", "latency", "cumulative_throughput")
 PRECISIONS = ("f32", "f16", "bf16")

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from orca import telemetry
+from orca.backends.openvino import telemetry
 from orca.backends.torch.tensors import feature
 from orca.errors import ArgumentError, DataError, MissingPackageError, suggest
 from orca.shards.tree import leaves, row_count, tree_map

@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
+from orca.core.machine import host_id
 from orca.errors import NotPicklableError, OrcaError, ResourceError, WorkerError
 from orca.launch.base import Event, Hello, Launcher, Rank
 from orca.launch.channel import GOODBYE, Door, Link, pack
 from orca.launch.processes import lives
-from orca.machine import host_id
 
 OnEvent = Callable[[Event], None]
 

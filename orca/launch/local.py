@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orca.core.machine import usable_cpus
+from orca.core.scratch import Scratch, scratch
 from orca.launch.base import Hello, Launcher, Meeting
 from orca.launch.gang import driver_path
 from orca.launch.processes import explain_exit, kill, wait_until
-from orca.machine import usable_cpus
-from orca.scratch import Scratch, scratch
 
 _KILL_SECONDS = 5.0
 _TAIL_LINES = 20

@@ -17,9 +17,9 @@ from typing import Any, TextIO
 import psutil
 import threadpoolctl
 
+from orca.core.machine import host_id, usable_cpus
 from orca.launch.base import Event, Hello, Meeting, Rank
 from orca.launch.channel import GOODBYE, Link, connect, pack
-from orca.machine import host_id, usable_cpus
 
 BEAT_SECONDS = 1.0
 _ORPHAN_EXIT = 70

@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from orca.core.machine import host_id
 from orca.errors import ResourceError
 from orca.launch.base import Hello, Launcher, Meeting
 from orca.launch.gang import driver_path
 from orca.launch.processes import kill, lives, wait_until
 from orca.launch.rank import serve
-from orca.machine import host_id
 
 _RESERVE_SECONDS = 60.0
 _KILL_SECONDS = 4.0

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from orca.core.machine import host_id
 from orca.launch.base import Hello, Launcher, Meeting
 from orca.launch.gang import driver_path
 from orca.launch.processes import kill, wait_until
 from orca.launch.rank import serve
-from orca.machine import host_id
 from orca.shards.engines.spark_frames import shards_to_frame
 from orca.shards.exchange import spool, spool_prefix
 

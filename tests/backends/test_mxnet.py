@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orca import XShards, create_config, mxnet_import
+from orca import XShards, create_config
+from orca.backends.mxnet import numpy_compat
 from orca.backends.mxnet.kvstore import gathered
 from orca.context import Context, OrcaContext
 from orca.errors import ArgumentError, DataError, NotFittedError, ResourceError, WorkerError
@@ -329,7 +330,7 @@ def test_bad_models_and_data_are_told(local: Context):
 
 def test_importing_mxnet_leaves_numpy_as_it_was():
     program = (
-        "import numpy, orca; from orca.mxnet_import import _dropped; before = set(_dropped(numpy)); "
+        "import numpy, orca; from orca.backends.mxnet.numpy_compat import _dropped; before = set(_dropped(numpy)); "
         "import mxnet; import mxnet.gluon.contrib.estimator; print(len(before) > 25, before == set(_dropped(numpy))); "
         "print(mxnet.nd.moveaxis(mxnet.nd.zeros((2, 3)), 0, 1).shape)"
     )
@@ -341,11 +342,11 @@ def test_a_numpy_that_lacks_new_names_lends_its_old_ones():
     """As numpy 1.26, which has trapz and no trapezoid."""
     old = {name: getattr(np, name) for name in dir(np) if name != "trapezoid"}
     numpy = types.SimpleNamespace(**old, trapz=np.trapezoid, float_=np.float64)
-    found = mxnet_import._dropped(numpy)
+    found = numpy_compat._dropped(numpy)
     assert "product" in found
     assert not {"trapz", "float_"} & set(found)
     del numpy.trapz
-    assert "trapz" not in mxnet_import._dropped(numpy)
+    assert "trapz" not in numpy_compat._dropped(numpy)
 
 
 def test_states_of_several_servers_become_one():

@@ -17,9 +17,9 @@ from torch import nn
 from orca import Estimator, XShards, init_orca_context
 from orca.backends.openvino.replica import OpenvinoReplica
 from orca.context import Context
+from orca.core.machine import usable_cpus
 from orca.data import read_images
 from orca.errors import ArgumentError, ColumnError, DataError, NotFittedError
-from orca.machine import usable_cpus
 from orca.shards.forms import arrow_column
 from tests.backends.openvino_models import dense, dense_result, image, image_result, two, two_result
 from tests.programs import kill_me_once

@@ -9,7 +9,7 @@ import pytest
 
 from orca import Estimator, XShards, init_orca_context, predicting
 from orca.context import Context
-from orca.machine import usable_cpus
+from orca.core.machine import usable_cpus
 from orca.shards.forms import arrow_column
 from tests.backends.openvino_models import dense
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from orca.scratch import scratch
+from orca.core.scratch import scratch
 from orca.shards import store
 from orca.shards.packing import pack, read_file, unpack, write_file
 

@@ -19,7 +19,7 @@ from orca.errors import ArgumentError, DataError
 from orca.shards.forms import arrow_column
 from orca.shards.readers.image_files import CHANNELS, ENDINGS, Picture, read_group
 from orca.shards.readers.paths import File, listing, told_of
-from orca.table_files import common_schema, opened, tables
+from orca.shards.readers.tables import common_schema, opened, tables
 
 INPUTS = (".csv", ".parquet", ".npy", *ENDINGS)
 OUTPUTS = (".csv", ".parquet", ".npy")
@@ -90,7 +90,7 @@ def predict_files(model: str, inputs: str, output: str, options: Options) -> Tol
                 table = est.predict(features, batch_size=options.batch_size, feature_cols=cols, output_cols=names)
                 count = table.num_rows
             else:
-                from orca.backends.loop import name_outputs
+                from orca.backends.worker.inference import name_outputs
 
                 outputs = name_outputs(est.predict(features, batch_size=options.batch_size), names)
                 count = len(next(iter(outputs.values())))

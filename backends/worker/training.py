@@ -15,7 +15,10 @@ import numpy as np
 import psutil
 
 from orca.backends.base import StepOptions
-from orca.backends.loop import Job, Tally, features_of, replica_of, score
+from orca.backends.worker.inference import features_of
+from orca.backends.worker.job import Job, replica_of
+from orca.backends.worker.scoring import score
+from orca.backends.worker.tally import Tally
 from orca.callbacks import BATCH_HOOKS, Callback, Run, overrides
 from orca.errors import DataError
 from orca.shards.feed import Batch, Feed, Rows, share

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orca.arguments import check_count
+from orca.core.arguments import check_count
 from orca.errors import ArgumentError
 
 

@@ -1,0 +1,1 @@
+"""What every rank does, whatever the framework: train, score, predict."""
