@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from orca.backends.mxnet import numpy_compat
+from orca.core import session
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 numpy_compat.install()
+session.provide(lambda: import_module("orca.context").current())
 
 
 def __getattr__(name: str) -> Any:

@@ -485,8 +485,8 @@ def _borrowed(data: Any, y: Any, context: Context, form: Form) -> Iterator[XShar
     try:
         yield shards
     finally:
-        if not shards.shares_parts(data):
-            shards.free()
+        if not (isinstance(shards, XShards) and shards.shares_parts(data)):
+            shards.release()
 
 
 __all__: Sequence[str] = ["Estimator"]

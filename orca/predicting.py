@@ -104,7 +104,7 @@ def predict(
         if sample is None:
             raise DataError(f"accelerator={accelerator!r} has to see a row of the data, which has none.")
         est = converted(est, sample)
-    context.preload = est.backend.preload
+    context.prefer(est.backend.preload)
     if sample is not None:
         # All rows if they are here, as they cost nothing: a missing axis of rows cannot be seen in one row.
         whole = source.here and not source.framed

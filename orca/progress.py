@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from orca.context import OrcaContext
+from orca.core.settings import settings
 from orca.launch.base import Event
 
 
@@ -27,7 +27,7 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         if event.kind == "log":
-            if OrcaContext.log_output:
+            if settings.log_output:
                 tqdm.write(f"[rank {event.rank}] {event.data['line']}", file=sys.stdout)
         elif self._show and event.kind == "progress":
             bar = self._open(event.data["epoch"], event.data["total"])

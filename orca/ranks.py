@@ -61,7 +61,7 @@ class Ranks:
         current().stop_gang(self._ranks, self.backend.preload)
 
     def _gang(self, context: Context) -> Gang:
-        context.preload = self.backend.preload
+        context.prefer(self.backend.preload)
         try:
             return context.gang(self._ranks, self.backend.preload)
         except ResourceError:

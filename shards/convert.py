@@ -68,7 +68,7 @@ def recognise(data: Any) -> str:
     return "creator" if callable(data) and kind == "object" else "arrays"
 
 
-def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> XShards:
+def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> Any:
     """Return the data as XShards of {"x", "y"} on `engine`, checked without touching all rows."""
     kind = recognise(data)
     if kind == "creator":
@@ -83,7 +83,7 @@ def to_shards(data: Any, y: Any, engine: Engine, form: Form, parts: int = 1) -> 
     if kind == "shards":
         return _from_shards(data, form).to_engine(engine)
     if kind in ("spark", "ray"):
-        return _from_cluster(data, kind, engine, form).to_engine(engine)
+        return _from_cluster(data, kind, engine, form)
     if kind in ("frame", "table"):
         return _put(_from_table(data, y, form), engine, form, parts)
     if kind in ("torch", "tf", "mxnet"):
@@ -294,7 +294,7 @@ def _look(shard: Any) -> tuple[list[str] | None, str, str]:
     return keys, kind, _told(shard)
 
 
-def _from_cluster(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
+def _from_cluster(data: Any, kind: str, engine: Engine, form: Form) -> Any:
     """A Spark DataFrame or Ray Dataset: only the columns needed, as Arrow, where they are."""
     known = list(data.columns) if kind == "spark" else list(data.columns() or [])
     chosen = _choose(known, form)
@@ -302,16 +302,16 @@ def _from_cluster(data: Any, kind: str, engine: Engine, form: Form) -> XShards:
     wanted = list(dict.fromkeys([*flat(chosen.feature_cols), *flat(chosen.label_cols), *flat(chosen.weight_col)]))
     if kind == "ray":
         shards = XShards.from_ray_dataset(data.select_columns(wanted), as_arrow=True)
-        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together, chosen.weight_col)
-    from orca.shards.engines.spark_frames import frame_to_chunks
-    from orca.shards.moves import engine_by_name
+        features = shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together, chosen.weight_col)
+        return features.to_engine(engine)
+    from orca.shards.engines.spark_frames import pack_frame
 
     if engine.name != "spark":
         shards = XShards.from_spark_df(data, wanted)
-        return shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together, chosen.weight_col)
+        features = shards.to_features(chosen.feature_cols, chosen.label_cols, chosen.together, chosen.weight_col)
+        return features.to_engine(engine)
     # Straight from Arrow to arrays, in pieces, so that no process ever holds a whole partition.
-    chunks = frame_to_chunks(data, wanted, lambda table: _columns(table, chosen), CHUNK_BYTES)
-    return XShards(engine_by_name("spark", data.sparkSession), chunks)
+    return pack_frame(data, wanted, lambda table: _columns(table, chosen), CHUNK_BYTES)
 
 
 def _from_batches(data: Any, kind: str, engine: Engine, form: Form) -> XShards:

@@ -8,7 +8,6 @@ host share one copy and the page cache decides what is in memory.
 from __future__ import annotations
 
 import mmap
-import os
 import pickle
 import struct
 import sys
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
+
+from orca.core.scratch import write_pieces
 
 _MAGIC = b"ORCASHR1"
 _ALIGN = 64
@@ -83,24 +84,6 @@ def unpack(blob: bytes | memoryview | mmap.mmap) -> Any:
 def write_file(path: str, shard: Any) -> int:
     """Write the object to a file and return its size in bytes."""
     return write_pieces(path, pieces(shard))
-
-
-def write_pieces(path: str, parts: Iterator[bytes | memoryview]) -> int:
-    size = 0
-    try:
-        with open(path, "wb", buffering=0) as file:
-            for part in parts:
-                view = memoryview(part).cast("B")
-                while view.nbytes:
-                    written = file.write(view)
-                    assert written
-                    size += written
-                    view = view[written:]
-    except BaseException:
-        if os.path.exists(path):
-            os.unlink(path)
-        raise
-    return size
 
 
 def read_file(path: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.session import active
 from orca.errors import ArgumentError, DataError
 from orca.shards import frames, pickles
 from orca.shards.columns import Columns, assemble, features_and_labels
@@ -50,9 +51,7 @@ class XShards:
     @staticmethod
     def partition(data: Any, num_shards: int | None = None) -> XShards:
         """Cut arrays (also nested in dicts, lists and tuples), a DataFrame or an Arrow table into even shards."""
-        from orca.context import current
-
-        context = current()
+        context = active()
         data = as_arrays(data)
         rows = row_count(data)
         if num_shards is not None and num_shards < 1:
@@ -65,8 +64,6 @@ class XShards:
     @staticmethod
     def from_shards(shards: Sequence[Any]) -> XShards:
         """Take ready-made shards, of any sizes, in this order. All must have the same structure and dtypes."""
-        from orca.context import current
-
         ready = [as_arrays(shard) for shard in shards]
         if not ready:
             raise ArgumentError("from_shards was given no shard. Give a list with at least one.")
@@ -75,7 +72,7 @@ class XShards:
             row_count(shard)
             if describe(shard) != expected:
                 raise DataError(f"Shard {index} has {describe(shard)}, shard 0 has {expected}. Make them alike.")
-        engine = current().engine
+        engine = active().engine
         return XShards(engine, engine.put(ready))
 
     @staticmethod
@@ -119,9 +116,7 @@ class XShards:
     @staticmethod
     def load_pickle(path: str, minPartitions: int | None = None) -> XShards:
         """Read what `save_pickle` wrote. Unpickling runs code: only read files that you trust."""
-        from orca.context import current
-
-        engine = current().engine
+        engine = active().engine
         paths = pickles.listing(path)
         shards = XShards(engine, engine.put([[file] for file in paths])).transform_shard(pickles.read)
         return shards.repartition(minPartitions) if minPartitions and minPartitions > len(paths) else shards
@@ -165,6 +160,10 @@ class XShards:
     def free(self) -> None:
         """Give the shards up at once instead of with the last reference."""
         self._engine.free(self._parts)
+
+    def release(self) -> None:
+        """Free shards that were made for one call."""
+        self.free()
 
     def shares_parts(self, other: Any) -> bool:
         """Whether another XShards holds the very same shards."""

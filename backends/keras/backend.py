@@ -32,7 +32,7 @@ class KerasBackend(Backend):
     """Keras models on TensorFlow, with gradients added up by what `join` returns on each rank."""
 
     framework = "keras"
-    preload = (LIBRARY, "keras", "orca.backends.keras", "orca.backends.worker.training", "orca.shards.exchange")
+    preload = (LIBRARY, "keras", "orca.backends.keras", "orca.backends.worker.training", "orca.launch.exchange")
 
     triples = True
     files = (".keras", ".h5", ".hdf5")

@@ -33,7 +33,7 @@ class MXNetBackend(Backend):
     """MXNet models, kept in sync by what `join` returns on each rank."""
 
     framework = "mxnet"
-    preload = ("mxnet", "orca.backends.mxnet.strategies", "orca.backends.worker.training", "orca.shards.exchange")
+    preload = ("mxnet", "orca.backends.mxnet.strategies", "orca.backends.worker.training", "orca.launch.exchange")
     preload_shared = False
     files = (".params",)
     exclusive = True

@@ -31,7 +31,7 @@ class TorchBackend(Backend):
 
     framework = "torch"
     # torch imports its compiler with the first optimizer step, which takes a second on every rank: do it once.
-    preload = ("torch", "torch._dynamo", "orca.backends.torch", "orca.backends.worker.training", "orca.shards.exchange")
+    preload = ("torch", "torch._dynamo", "orca.backends.torch", "orca.backends.worker.training", "orca.launch.exchange")
     class_axis = 1
 
     def __init__(self, name: str, join: Join, options: Sequence[str] = ()) -> None:

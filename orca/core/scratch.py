@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -40,3 +41,22 @@ def scratch(prefix: str, sweep: str | None = None) -> Scratch:
     lock = open(made / "lock", "w")  # noqa: SIM115
     fcntl.flock(lock, fcntl.LOCK_EX)
     return Scratch(made.rename(made.with_name(prefix + made.name.rpartition("-")[2])), lock, os.getpid())
+
+
+def write_pieces(path: str, parts: Iterable[bytes | memoryview]) -> int:
+    """Write pieces to a new file without buffering, and remove it if one fails; return its size in bytes."""
+    size = 0
+    try:
+        with open(path, "wb", buffering=0) as file:
+            for part in parts:
+                view = memoryview(part).cast("B")
+                while view.nbytes:
+                    written = file.write(view)
+                    assert written
+                    size += written
+                    view = view[written:]
+    except BaseException:
+        if os.path.exists(path):
+            os.unlink(path)
+        raise
+    return size

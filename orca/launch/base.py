@@ -1,11 +1,14 @@
-"""The contract between a gang and the runtime that gives it processes."""
+"""The contract between a gang and the runtime that provides its processes and its data."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from orca.launch.rank import RankContext
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,38 @@ class Event:
 
 
 class Handle(Protocol):
-    """A shard that can be opened on a rank."""
+    """A shard that a rank can open."""
 
-    rows: int
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
 
     def load(self) -> Any:
         """Return the shard's data, sharing memory with other ranks of the host where the engine can."""
+
+
+class Source(Protocol):
+    """The data of a call, as the driver holds it."""
+
+    def handles(self) -> Any:
+        """Return the runtime's own references to the shards, in order."""
+
+
+class Delivery(Protocol):
+    """A source on its way to the ranks: pickled with the call, opened once on every rank."""
+
+    def open(self, context: RankContext) -> Sequence[Handle]:
+        """Return the shards, in order."""
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A delivery whose handles travel with the call itself."""
+
+    handles: Sequence[Handle]
+
+    def open(self, context: RankContext) -> Sequence[Handle]:
+        return self.handles
 
 
 @dataclass(frozen=True)
@@ -62,53 +91,55 @@ class Meeting:
 
 
 class Launcher(ABC):
-    """Brings n rank processes to life on one runtime, tells which died, and ends them.
+    """Starts n rank processes on one runtime, reports which of them died, and ends them.
 
-    Each process has to run :func:`orca.launch.rank.serve` with its rank and the meeting's address;
-    everything after that (calls, events, heartbeats, failures) is the gang's business.
+    Each process runs :func:`orca.launch.rank.serve` with its rank and the meeting's address. Everything after that
+    (calls, events, heartbeats, failures) is the gang's business.
+
+    One call goes through `begin`, `start` unless the ranks are running, and `finish`.
     """
 
     runtime: str = ""
     warm: bool = True
-    """Whether the processes outlive one call. If not, the gang starts them anew for each call."""
+    """Whether the processes outlive one call. If not, the gang starts new ones for each call."""
 
     bind: str = "127.0.0.1"
     """The address on which the driver listens for its ranks."""
 
     @abstractmethod
     def slots(self, wanted: int = 0) -> int:
-        """How many ranks this cluster can run at once; a young cluster may be given a moment to get there."""
+        """Return how many ranks can run at once; a young cluster may be given a moment to reach `wanted`."""
 
     @abstractmethod
-    def start(self, world: int, meeting: Meeting, sources: Mapping[str, Any]) -> None:
+    def start(self, world: int, meeting: Meeting) -> None:
         """Start `world` processes; return without waiting for them."""
 
     @abstractmethod
     def deaths(self) -> dict[int, str]:
-        """Ranks whose process is known to have ended, with the reason in words."""
+        """Return the ranks whose process is known to have ended, with the reason in words."""
 
     @abstractmethod
     def stop(self, hellos: Mapping[int, Hello], patience: float) -> None:
-        """End every process: wait `patience` seconds for it to leave, then use force; free what was reserved."""
+        """End every process: wait `patience` seconds for it to exit, then use force; free what was reserved."""
 
     def advice(self, world: int) -> str:
-        """What to do when `world` ranks do not fit into the slots."""
+        """Say what to do when `world` ranks do not fit into the slots."""
         return f"Use workers={self.slots()} or fewer."
 
     def preparing(self) -> bool:
-        """Whether the runtime still works on the data, so that the ranks cannot have started yet."""
+        """Whether the runtime still computes the data, so that the ranks cannot have started yet."""
         return False
 
     def tail(self, rank: int) -> list[str]:
-        """The last lines the rank wrote, where the runtime keeps them; native code's words are only here."""
+        """Return the last lines that the rank wrote, where the runtime keeps them (native code writes only there)."""
         return []
 
-    def begin(self, sources: Mapping[str, Any]) -> dict[str, Any]:
-        """Reserve what one call needs and make its sources reachable; return what each rank is handed."""
-        return {name: source.handles() for name, source in sources.items()}
+    def begin(self, sources: Mapping[str, Source]) -> Mapping[str, Delivery]:
+        """Reserve what one call needs, before `start` if the ranks are not running; return the sources' deliveries."""
+        return {name: Direct(source.handles()) for name, source in sources.items()}
 
     def finish(self) -> None:
-        """Undo what `begin` did for one call; what it reserved may be kept for a moment, for the next call."""
+        """Undo what `begin` did; a reservation may be kept for a moment, for the next call."""
 
     def rest(self) -> None:
         """Free what an idle gang still reserves."""

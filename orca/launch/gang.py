@@ -17,7 +17,7 @@ import psutil
 
 from orca.core.machine import host_id
 from orca.errors import NotPicklableError, OrcaError, ResourceError, WorkerError
-from orca.launch.base import Event, Hello, Launcher, Rank
+from orca.launch.base import Event, Hello, Launcher, Rank, Source
 from orca.launch.channel import GOODBYE, Door, Link, pack
 from orca.launch.processes import lives
 
@@ -100,7 +100,7 @@ class Gang:
         self,
         fn: Callable[..., Any],
         *args: Any,
-        sources: Mapping[str, Any] | None = None,
+        sources: Mapping[str, Source] | None = None,
         on_event: OnEvent | None = None,
     ) -> list[Any]:
         """Run ``fn(context, *args)`` on every rank and return the results in rank order."""
@@ -137,12 +137,13 @@ class Gang:
             if gone:
                 self._end(force=True)
 
-    def _call(self, task: bytes, sources: Mapping[str, Any], on_event: OnEvent | None) -> list[Any]:
+    def _call(self, task: bytes, sources: Mapping[str, Source], on_event: OnEvent | None) -> list[Any]:
         self.refresh()
-        if not self._seats:
-            self._start(sources)
         try:
-            blob = pack(("call", task, pack(self.launcher.begin(sources)), driver_path()))
+            deliveries = pack(self.launcher.begin(sources))
+            if not self._seats:
+                self._start()
+            blob = pack(("call", task, deliveries, driver_path()))
             now = time.monotonic()
             for seat in self._seats.values():
                 seat.last_beat = now
@@ -154,12 +155,12 @@ class Gang:
             self._end(force=False)
         return results
 
-    def _start(self, sources: Mapping[str, Any]) -> None:
+    def _start(self) -> None:
         self.memory.clear()
         self._inbox = queue.SimpleQueue()
         arrivals: queue.SimpleQueue[tuple[Hello, mpc.Connection]] = queue.SimpleQueue()
         self._door = Door(self.launcher.bind, lambda hello, connection: arrivals.put((hello, connection)))
-        self.launcher.start(self.world, self._door.meeting, sources)
+        self.launcher.start(self.world, self._door.meeting)
         deadline = time.monotonic() + self._start_seconds
         while len(self._seats) < self.world:
             try:

@@ -130,7 +130,7 @@ class LocalLauncher(Launcher):
             f"init_orca_context(cores={world})."
         )
 
-    def start(self, world: int, meeting: Meeting, sources: Mapping[str, Any]) -> None:
+    def start(self, world: int, meeting: Meeting) -> None:
         self._nursery = nursery(self._preload)
         self._folder = scratch("orca-gang-")
         environment = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS",)}

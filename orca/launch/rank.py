@@ -11,20 +11,18 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import psutil
 import threadpoolctl
 
 from orca.core.machine import host_id, usable_cpus
-from orca.launch.base import Event, Hello, Meeting, Rank
+from orca.launch.base import Delivery, Event, Handle, Hello, Meeting, Rank
 from orca.launch.channel import GOODBYE, Link, connect, pack
 
 BEAT_SECONDS = 1.0
 _ORPHAN_EXIT = 70
-
-Prepare = Callable[["RankContext"], Mapping[str, Any]]
 
 
 class RankContext:
@@ -32,7 +30,7 @@ class RankContext:
 
     def __init__(self, place: Rank, link: Link) -> None:
         self.place = place
-        self.sources: Mapping[str, Any] = {}
+        self.sources: Mapping[str, Sequence[Handle]] = {}
         self.memory: dict[str, Any] = {}
         """Kept between calls for as long as the process lives: process groups, replicas."""
         self._link = link
@@ -122,7 +120,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
     return {"type": type(error).__name__, "message": message, "traceback": text, "error": blob}
 
 
-def _run(context: RankContext, task: bytes, sources: bytes, prepare: Prepare | None) -> tuple[str, Any]:
+def _run(context: RankContext, task: bytes, deliveries: bytes) -> tuple[str, Any]:
     # A process that was forked from one with packages imported keeps those out of garbage collection already; in
     # another one they come with the task. Looking through all of a framework again and again slows training down.
     alone = gc.get_freeze_count() == 0
@@ -130,7 +128,8 @@ def _run(context: RankContext, task: bytes, sources: bytes, prepare: Prepare | N
         fn, args = pickle.loads(task)
         if alone:
             gc.freeze()
-        context.sources = prepare(context) if prepare is not None else pickle.loads(sources)
+        opened: Mapping[str, Delivery] = pickle.loads(deliveries)
+        context.sources = {name: delivery.open(context) for name, delivery in opened.items()}
         return "result", pack(fn(context, *args))
     except BaseException as error:
         return "error", _describe(error)
@@ -150,13 +149,11 @@ def serve(
     rank: int,
     *,
     path: list[str] | None = None,
-    prepare: Prepare | None = None,
     echo: bool = True,
 ) -> None:
-    """Join the driver's gang as `rank` and do what it says until it says stop or goes away.
+    """Join the driver's gang as `rank` and run its calls until the driver says stop or disappears.
 
-    `prepare` gives the call's sources where the runtime itself feeds them (Spark). Without `echo` what the
-    rank prints goes to the driver only, for runtimes whose workers write straight into the user's terminal.
+    Without `echo` the rank's output goes to the driver only, for runtimes whose workers share the user's terminal.
     """
     _extend_path(path or [])
     me = psutil.Process()
@@ -205,7 +202,7 @@ def serve(
             if message[0] == "stop":
                 break
             _extend_path(message[3])
-            outcome, payload = _run(context, message[1], message[2], prepare)
+            outcome, payload = _run(context, message[1], message[2])
             link.send((outcome, payload))
     finally:
         sys.stdout, sys.stderr = streams

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from orca.core.machine import host_id
 from orca.errors import ResourceError
-from orca.launch.base import Hello, Launcher, Meeting
+from orca.launch.base import Delivery, Handle, Hello, Launcher, Meeting, Source
 from orca.launch.gang import driver_path
 from orca.launch.processes import kill, lives, wait_until
 from orca.launch.rank import serve
+
+if TYPE_CHECKING:
+    from orca.launch.rank import RankContext
 
 _RESERVE_SECONDS = 60.0
 _KILL_SECONDS = 4.0
 _IDLE_SECONDS = 5.0
 
-_held: dict[str, dict[str, Any]] = {}
+_held: dict[str, dict[str, Sequence[Handle]]] = {}
 _arrived = threading.Condition()
 
 
@@ -39,25 +43,21 @@ class _RankActor:
             _held.pop(ticket, None)
 
 
+@dataclass(frozen=True)
 class _Ticket:
-    """Stands for a source in the call's message; unpickled on the rank it is the list of shards itself.
+    """The delivery of a source whose references reach the actor through Ray.
 
-    The references go through Ray, which counts them, and not through our channel, where Ray would have
-    to pin the objects for ever.
+    Ray counts references that it passes itself; in our own channel it would have to pin the objects forever.
     """
 
-    def __init__(self, ticket: str, name: str) -> None:
-        self._ticket, self._name = ticket, name
+    ticket: str
+    name: str
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _redeem, (self._ticket, self._name)
-
-
-def _redeem(ticket: str, name: str) -> Any:
-    with _arrived:
-        if not _arrived.wait_for(lambda: ticket in _held, timeout=60):
-            raise TimeoutError("Ray did not deliver the data's references to this worker within 60 s.")
-        return _held[ticket][name]
+    def open(self, context: RankContext) -> Sequence[Handle]:
+        with _arrived:
+            if not _arrived.wait_for(lambda: self.ticket in _held, timeout=60):
+                raise TimeoutError("Ray did not deliver the data's references to this worker within 60 s.")
+            return _held[self.ticket][self.name]
 
 
 class RayLauncher(Launcher):
@@ -74,6 +74,7 @@ class RayLauncher(Launcher):
         self._nodes: list[str] = []
         self._group: Any = None
         self._ticket = ""
+        self._parts: dict[str, Any] = {}
         self._busy = False
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -89,46 +90,51 @@ class RayLauncher(Launcher):
             f'init_orca_context(runtime="ray", cores={world}).'
         )
 
-    def start(self, world: int, meeting: Meeting, sources: Mapping[str, Any]) -> None:
+    def start(self, world: int, meeting: Meeting) -> None:
         import ray
         from ray.util import placement_group_table
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._await_sources(sources)
         self._reserve([{"CPU": 1.0}] * world)
         nodes = placement_group_table(self._group)["bundles_to_node_id"]
         self._nodes = [nodes[rank] for rank in range(world)]
         actor = ray.remote(_RankActor)
         for rank, node in enumerate(self._nodes):
             # Actors hold no CPU themselves: an idle warm gang must not starve the user's own Ray work.
-            made = actor.options(
+            rank_actor = actor.options(
                 num_cpus=0,
                 max_restarts=0,
                 max_concurrency=2,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             ).remote()
-            self._actors.append(made)
-            self._serving.append(made.serve.remote(meeting, rank, driver_path()))
+            self._actors.append(rank_actor)
+            self._serving.append(rank_actor.serve.remote(meeting, rank, driver_path()))
+        self._hand_over()
 
-    def begin(self, sources: Mapping[str, Any]) -> dict[str, Any]:
+    def begin(self, sources: Mapping[str, Source]) -> Mapping[str, Delivery]:
         import ray
 
-        # Pending transformations need the CPUs that an idle gang may still hold: they come first.
+        # Pending transformations need the CPUs that an idle gang may still hold, so they run first.
         self._await_sources(sources)
         with self._lock:
             self._busy = True
-        if self._group is None:
+        if self._actors and self._group is None:
             marks = {node["NodeID"]: f"node:{node['NodeManagerAddress']}" for node in ray.nodes()}
             self._reserve([{"CPU": 1.0, marks[node]: 0.001} for node in self._nodes])
         self._ticket = uuid.uuid4().hex
-        parts = {name: source.handles() for name, source in sources.items()}
-        for actor in self._actors:
-            actor.hold.remote(self._ticket, parts)
+        self._parts = {name: source.handles() for name, source in sources.items()}
+        self._hand_over()
         return {name: _Ticket(self._ticket, name) for name in sources}
+
+    def _hand_over(self) -> None:
+        """Give the call's references to the actors that run."""
+        for actor in self._actors:
+            actor.hold.remote(self._ticket, self._parts)
 
     def finish(self) -> None:
         for actor in self._actors:
             actor.drop.remote(self._ticket)
+        self._parts = {}
         self._busy = False
         if self._timer is not None:
             self._timer.cancel()
@@ -195,7 +201,7 @@ class RayLauncher(Launcher):
             ray.wait(tasks, num_returns=len(tasks), timeout=_KILL_SECONDS)
 
     @staticmethod
-    def _await_sources(sources: Mapping[str, Any]) -> None:
+    def _await_sources(sources: Mapping[str, Source]) -> None:
         """Pending transformations need the CPUs first."""
         import ray
 

@@ -7,41 +7,90 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orca.core.machine import host_id
-from orca.launch.base import Hello, Launcher, Meeting
+from orca.launch.base import Delivery, Handle, Hello, Launcher, Meeting, Source
+from orca.launch.exchange import OpenFile, spool, spool_prefix
 from orca.launch.gang import driver_path
 from orca.launch.processes import kill, wait_until
 from orca.launch.rank import serve
-from orca.shards.engines.spark_frames import shards_to_frame
-from orca.shards.exchange import spool, spool_prefix
+
+if TYPE_CHECKING:
+    from orca.launch.rank import RankContext
 
 _REGISTER_SECONDS = 15.0
 _CANCEL_SECONDS = 10.0
 _RAISED = re.compile(r"[\w.]*(Error|Exception): (?!An error occurred)")
 
 
-def _rank_task(meeting: Meeting, path: list[str], token: str, names: list[str]) -> Any:
-    """The barrier task's body: serve one call as the rank that Spark's partition number says."""
+class Packed(Protocol):
+    """What a source's `handles` has to return for this launcher: packed shards that Spark can move."""
+
+    def frame(self, name: str, world: int) -> Any:
+        """Return the shards as a DataFrame with the columns target, source, place and shard."""
+
+    @property
+    def open_file(self) -> OpenFile:
+        """A function that opens a file with one packed shard, on a rank."""
+
+
+_received: dict[str, Iterator[Any]] = {}
+"""In a rank's process: the Arrow batches that Spark feeds to it, by the token of the call."""
+
+
+class _Stage:
+    """The data of one barrier stage; the deliveries of all its sources share it."""
+
+    def __init__(self, token: str, openers: Mapping[str, OpenFile]) -> None:
+        self._token, self._openers = token, openers
+        self._shards: dict[str, list[Handle]] | None = None
+
+    def shards(self, context: RankContext) -> dict[str, list[Handle]]:
+        """Exchange the shards that this rank received with the other ranks, once; return all of them by source."""
+        if self._shards is None:
+            self._shards = spool(context, _records(_received[self._token]), self._token, self._openers)
+        return self._shards
+
+
+@dataclass(frozen=True)
+class _Spooled:
+    """The delivery of a source that Spark's shuffle brings to the ranks."""
+
+    stage: _Stage
+    name: str
+
+    def open(self, context: RankContext) -> Sequence[Handle]:
+        return self.stage.shards(context)[self.name]
+
+
+def _rank_task(meeting: Meeting, path: list[str], token: str) -> Any:
+    """Return the barrier task's body: serve one call as the rank that Spark's partition number says."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-        from pyspark import BarrierTaskContext
+        # Imported by name: this function is pickled by value, and would take a copy of the module's variables along.
+        from orca.launch.spark import serve_stage
 
-        rank = BarrierTaskContext.get().partitionId()
-        serve(
-            meeting,
-            rank,
-            path=path,
-            prepare=lambda context: spool(context, _records(batches), token, names),
-            echo=False,
-        )
-        yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int64())})
+        return serve_stage(meeting, path, token, batches)
 
     return run
+
+
+def serve_stage(meeting: Meeting, path: list[str], token: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """Serve one call in a barrier task; its deliveries find the task's Arrow batches under the token."""
+    import pyarrow as pa
+    from pyspark import BarrierTaskContext
+
+    rank = BarrierTaskContext.get().partitionId()
+    _received[token] = batches
+    try:
+        serve(meeting, rank, path=path, echo=False)
+    finally:
+        _received.pop(token, None)
+    yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int64())})
 
 
 def _records(batches: Iterator[Any]) -> Iterator[tuple[str, int, memoryview]]:
@@ -67,6 +116,7 @@ class SparkLauncher(Launcher):
         self._thread: Any = None
         self._error: BaseException | None = None
         self._token = ""
+        self._packed: dict[str, Packed] = {}
         self._world = 0
         self._done = -1
 
@@ -96,26 +146,19 @@ class SparkLauncher(Launcher):
             f'init_orca_context(runtime="spark", cores={world}).'
         )
 
-    def start(self, world: int, meeting: Meeting, sources: Mapping[str, Any]) -> None:
+    def begin(self, sources: Mapping[str, Source]) -> Mapping[str, Delivery]:
+        self._token = uuid.uuid4().hex[:12]
+        self._packed = {name: source.handles() for name, source in sources.items()}
+        stage = _Stage(self._token, {name: packed.open_file for name, packed in self._packed.items()})
+        return {name: _Spooled(stage, name) for name in sources}
+
+    def start(self, world: int, meeting: Meeting) -> None:
         from pyspark import InheritableThread
 
-        self._token = uuid.uuid4().hex[:12]
         self._error = None
         self._done = -1
         self._world = world
-        if sources:
-            frames = [shards_to_frame(source.parts, name, world) for name, source in sources.items()]
-            together = functools.reduce(lambda one, two: one.union(two), frames)
-            # Any rank may receive any shard first; by number is only the most even way.
-            spread = (
-                together.repartitionById(world, "target")
-                if hasattr(together, "repartitionById")
-                else together.repartition(world, "target")
-            )
-        else:
-            spread = self._session.range(0, world, 1, world)
-        task = _rank_task(meeting, driver_path(), self._token, list(sources))
-        stage = spread.mapInArrow(task, "rank long", barrier=True)
+        stage = self._rows(world).mapInArrow(_rank_task(meeting, driver_path(), self._token), "rank long", barrier=True)
 
         def job() -> None:
             self._spark.setJobGroup(self._token, "orca: a gang of ranks", interruptOnCancel=True)
@@ -127,8 +170,19 @@ class SparkLauncher(Launcher):
         self._thread = InheritableThread(target=job, daemon=True)
         self._thread.start()
 
-    def begin(self, sources: Mapping[str, Any]) -> dict[str, Any]:
-        return {}
+    def _rows(self, world: int) -> Any:
+        """The packed shards of all sources as a DataFrame with one partition per rank."""
+        if not self._packed:
+            return self._session.range(0, world, 1, world)
+        frames = [packed.frame(name, world) for name, packed in self._packed.items()]
+        rows = functools.reduce(lambda one, two: one.union(two), frames)
+        # Any rank may receive any shard first; by number is only the most even distribution.
+        if hasattr(rows, "repartitionById"):
+            return rows.repartitionById(world, "target")
+        return rows.repartition(world, "target")
+
+    def finish(self) -> None:
+        self._packed = {}
 
     def preparing(self) -> bool:
         """Whether the data's own transformations, which run before the barrier stage, make progress."""
@@ -144,11 +198,11 @@ class SparkLauncher(Launcher):
             return {}
         text = str(self._error)
         if "Python worker exited unexpectedly" in text:
-            return dict.fromkeys(range(1024), "its Spark Python worker was killed or has crashed")
+            return dict.fromkeys(range(self._world), "its Spark Python worker was killed or has crashed")
         raised = [line.strip() for line in text.splitlines() if _RAISED.match(line.strip())]
         lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
         reason = raised[-1] if raised else " ".join(lines[:3])
-        return dict.fromkeys(range(1024), f"the Spark stage failed: {reason[:500]}")
+        return dict.fromkeys(range(self._world), f"the Spark stage failed: {reason[:500]}")
 
     def stop(self, hellos: Mapping[int, Hello], patience: float) -> None:
         if self._thread is not None:

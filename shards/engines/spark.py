@@ -10,6 +10,7 @@ import cloudpickle
 
 from orca.errors import ResourceError
 from orca.shards.engines.base import Engine, Join, Split, Step
+from orca.shards.engines.spark_frames import PackedRecords
 from orca.shards.packing import pack, unpack
 from orca.shards.tree import length_of
 
@@ -101,6 +102,9 @@ class SparkEngine(Engine):
     def free(self, parts: Any) -> None:
         if getattr(parts, "is_cached", False):
             parts.unpersist()
+
+    def handles(self, parts: Any) -> PackedRecords:
+        return PackedRecords(parts)
 
     def _ship(self, function: Callable[..., Any]) -> Any:
         # A broadcast travels once per executor, the closure of a task once per task.

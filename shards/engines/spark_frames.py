@@ -15,7 +15,8 @@ import numpy as np
 
 from orca.errors import ColumnError, DataError, suggest
 from orca.shards.engines.spark_arrays import kinds_of, plain_column, sent
-from orca.shards.packing import pack, unpack
+from orca.shards.feed import Given
+from orca.shards.packing import pack, read_file, unpack
 from orca.shards.tree import take_rows, tree_map
 
 FED = "target int, source string, place long, shard binary"
@@ -178,37 +179,58 @@ def _tables(tables: Iterator[Any], schema: Any, chunk_bytes: int | None) -> Iter
         yield pa.concat_tables(held) if held else schema.empty_table()
 
 
+def open_packed(path: str) -> Given:
+    """Map a file that holds one packed shard."""
+    return Given(read_file(path))
+
+
 @dataclass(frozen=True)
-class Chunks:
-    """Shards on their way to ranks, as the binary column "shard" of a DataFrame; only good for feeding."""
+class PackedFrame:
+    """Packed shards as the binary column "shard" of a DataFrame, on their way to the ranks."""
 
-    frame: Any
+    rows: Any
+    open_file = staticmethod(open_packed)
 
-
-def frame_to_chunks(frame: Any, columns: Sequence[str], convert: Callable[[Any], Any], chunk_bytes: int) -> Chunks:
-    """A DataFrame's partitions cut into packed shards of about `chunk_bytes`, so that none is held as a whole."""
-    return Chunks(_packed(frame, columns, convert, chunk_bytes))
-
-
-def shards_to_frame(parts: Any, name: str, world: int) -> Any:
-    """Shards as rows (target, source, place, shard) for the barrier stage of a gang of `world` ranks."""
-    if isinstance(parts, Chunks):
+    def frame(self, name: str, world: int) -> Any:
+        """Return the shards as rows (target, source, place, shard) for a barrier stage of `world` ranks."""
         from pyspark.sql import functions
 
         place = functions.monotonically_increasing_id()
-        return parts.frame.select(
+        return self.rows.select(
             (place % world).cast("int").alias("target"),
             functions.lit(name).alias("source"),
             place.alias("place"),
             "shard",
         )
-    session = _session()
 
-    def tagged(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, str, int, bytearray]]:
-        for place, record in enumerate(records):
-            yield (index + place) % world, name, (index << _PLACE_BITS) + place, bytearray(record)
+    def handles(self) -> PackedFrame:
+        """Return this object: it is both the source of a call and what its launcher needs of it."""
+        return self
 
-    return session.createDataFrame(parts.mapPartitionsWithIndex(tagged), FED)
+    def release(self) -> None:
+        """Do nothing: Spark computes the rows when a stage reads them and keeps none."""
+
+
+@dataclass(frozen=True)
+class PackedRecords:
+    """Packed shards as the records of an RDD."""
+
+    records: Any
+    open_file = staticmethod(open_packed)
+
+    def frame(self, name: str, world: int) -> Any:
+        """Return the shards as rows (target, source, place, shard) for a barrier stage of `world` ranks."""
+
+        def tagged(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, str, int, bytearray]]:
+            for place, record in enumerate(records):
+                yield (index + place) % world, name, (index << _PLACE_BITS) + place, bytearray(record)
+
+        return _session().createDataFrame(self.records.mapPartitionsWithIndex(tagged), FED)
+
+
+def pack_frame(frame: Any, columns: Sequence[str], convert: Callable[[Any], Any], chunk_bytes: int) -> PackedFrame:
+    """Cut a DataFrame's partitions into packed shards of about `chunk_bytes`, so that none is held as a whole."""
+    return PackedFrame(_packed(frame, columns, convert, chunk_bytes))
 
 
 def _session() -> Any:

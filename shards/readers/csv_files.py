@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from orca.core.session import active
 from orca.shards.readers import schemas
 from orca.shards.readers.csv_options import CsvOptions, checked
 from orca.shards.readers.csv_parse import WORDS, Piece, header, read_group
@@ -46,12 +47,10 @@ def read_csv(
     1  2025   7.0
     >>> folder.cleanup()
     """
-    from orca.context import current
-
     storage = pandas_options.pop("storage_options", None)
     options = checked(usecols, dtype, names, parse_dates, index_col, header, sep, pandas_options)
     files = listing(paths, storage)
-    groups = _plan(files, options, checked_count(num_shards), current().cores)
+    groups = _plan(files, options, checked_count(num_shards), active().cores)
     labels = [group[0].file.label for group in groups]
     with own_errors():
         shards = read(groups, read_group, options)

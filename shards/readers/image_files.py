@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.session import active
 from orca.errors import ArgumentError, DataError, MissingPackageError
 from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing, told_of
 from orca.shards.readers.reading import own_errors, read
@@ -95,15 +96,13 @@ def read_image_folder(
 
 
 def _read(files: list[File], names: list[str], size: Any, mode: str, num_shards: int | None) -> ImageShards:
-    from orca.context import current
-
     if mode not in CHANNELS:
         raise ArgumentError(f"mode={mode!r} is not known. Use one of {', '.join(CHANNELS)}.")
     shape = _shape(size)
     classes = tuple(sorted(set(names)))
     number = {name: index for index, name in enumerate(classes)}
     pictures = [Picture(file, number[names[index]] if names else -1) for index, file in enumerate(files)]
-    count = checked_count(num_shards) or max(current().cores, -(-len(files) // _PER_SHARD))
+    count = checked_count(num_shards) or max(active().cores, -(-len(files) // _PER_SHARD))
     if num_shards is not None and num_shards > len(files):
         raise ArgumentError(f"num_shards={num_shards} is more than the {len(files)} pictures.")
     width = max(len(file.url) for file in files)

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from orca.core.session import active
 from orca.errors import DataError, OrcaError
 from orca.shards.frames import pandas
 from orca.shards.readers import schemas
@@ -32,15 +33,13 @@ def read_json(paths: Paths, *, lines: bool | None = None, num_shards: int | None
     1  2  two
     >>> folder.cleanup()
     """
-    from orca.context import current
-
     storage = options.pop("storage_options", None)
     checked_options(options, pandas().read_json, ("path_or_buf", "chunksize", "nrows", "dtype_backend"))
     files = listing(paths, storage)
     count = checked_count(num_shards)
     groups = grouped(files, min(count or len(files), len(files)))
     with own_errors():
-        shards = read(groups, _read_group, lines, options, len(groups) < current().cores)
+        shards = read(groups, _read_group, lines, options, len(groups) < active().cores)
         found = shards.transform_shard(schemas.kinds).collect()
         return counted(made_alike(shards, found, [group[0].label for group in groups], **WORDS), count)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from orca.core.session import active
 from orca.errors import ArgumentError, ColumnError, suggest
 from orca.shards.forms import to_arrow
 from orca.shards.readers import schemas
@@ -40,8 +41,6 @@ def read_parquet(
     1  3
     >>> folder.cleanup()
     """
-    from orca.context import current
-
     if isinstance(columns, str):
         raise ArgumentError(f"columns={columns!r}: expected a list of names, for instance [{columns!r}].")
     files = listing(paths, storage_options)
@@ -49,7 +48,7 @@ def read_parquet(
     groups = grouped(files, min(count or len(files), len(files)))
     names = None if columns is None else list(columns)
     with own_errors():
-        shards = read(groups, _read_group, names, filters, len(groups) < current().cores)
+        shards = read(groups, _read_group, names, filters, len(groups) < active().cores)
         found = shards.transform_shard(schemas.kinds).collect()
         return counted(made_alike(shards, found, [group[0].label for group in groups], **WORDS), count)
 

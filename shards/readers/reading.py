@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from orca import errors
+from orca.core.session import active
 from orca.errors import OrcaError, TransformError
 from orca.shards.readers import schemas
 from orca.shards.xshards import XShards
@@ -31,9 +32,7 @@ def own_errors() -> Iterator[None]:
 
 def read(groups: Sequence[list[Any]], step: Callable[..., Any], *args: Any) -> XShards:
     """One shard per group of descriptors; kept, so that no row is read twice."""
-    from orca.context import current
-
-    engine = current().engine
+    engine = active().engine
     return XShards(engine, engine.put(groups)).transform_shard(step, *args).cache()
 
 

@@ -1,29 +1,32 @@
 """Brings every shard of a source to every host of a gang: one copy per host, mapped by all its ranks.
 
-Each rank starts with some packed shards of its own. It writes them to files, tells the others where they
-are, fetches what lies on another host from the rank that has it, and maps all of them. The files are
+Each rank starts with some packed shards of its own. It writes them to files, announces them to the other ranks,
+fetches those that are stored on another host from the rank that has them, and maps all of them. The files are
 unlinked as soon as every rank of the host has mapped them, so a rank that dies later leaves nothing behind.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing.connection as mpc
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow
 
 from orca.core.machine import host_id
-from orca.core.scratch import scratch
-from orca.launch.base import Meeting
+from orca.core.scratch import scratch, write_pieces
+from orca.launch.base import Handle, Meeting
 from orca.launch.channel import Listening, knock
 from orca.launch.rank import RankContext
-from orca.shards.feed import Given
-from orca.shards.packing import read_file, write_pieces
-from orca.shards.store import new_path
+
+OpenFile = Callable[[str], Handle]
+"""Opens a file that holds one packed shard."""
 
 _CHUNK = 8 << 20
+_numbers = itertools.count()
 
 
 def spool_prefix(token: str) -> str:
@@ -33,7 +36,7 @@ def spool_prefix(token: str) -> str:
 
 @dataclass(frozen=True)
 class _Parcel:
-    """Where one packed shard lies."""
+    """Where one packed shard is stored."""
 
     source: str
     index: int
@@ -43,8 +46,11 @@ class _Parcel:
 
 
 def spool(
-    context: RankContext, records: Iterable[tuple[str, int, bytes | memoryview]], token: str, names: Sequence[str]
-) -> dict[str, list[Given]]:
+    context: RankContext,
+    records: Iterable[tuple[str, int, bytes | memoryview]],
+    token: str,
+    openers: Mapping[str, OpenFile],
+) -> dict[str, list[Handle]]:
     """Exchange the ranks' packed shards; return, by source, all shards in order."""
     here = host_id()
     folder = scratch(spool_prefix(token), sweep="orca-spool-")
@@ -52,7 +58,7 @@ def spool(
         own: list[tuple[str, int, str]] = []
         for name, index, blob in records:
             if name:
-                path = new_path(str(folder.path))
+                path = _new_path(str(folder.path))
                 write_pieces(path, iter([blob]))
                 own.append((name, index, path))
         blob = b""
@@ -70,23 +76,27 @@ def spool(
             }
         finally:
             counter.close()
-        found: dict[str, list[Given]] = {}
-        for name in names:
+        shards: dict[str, list[Handle]] = {}
+        for name, open_file in openers.items():
             indices = sorted(index for source, index in at_home if source == name)
-            found[name] = [Given(read_file(at_home[name, index])) for index in indices]
+            shards[name] = [open_file(at_home[name, index]) for index in indices]
         context.allgather(None)
-        return found
+        return shards
     finally:
         folder.remove()
+
+
+def _new_path(folder: str) -> str:
+    return os.path.join(folder, f"{os.getpid()}-{next(_numbers)}.shard")
 
 
 def _fetch_share(context: RankContext, here: str, parcels: list[_Parcel], folder: str) -> list[_Parcel]:
     """Fetch this rank's part of what its host lacks; the ranks of one host divide the work."""
     place = context.place
-    wanted = [parcel for parcel in parcels if parcel.host != here]
+    missing = [parcel for parcel in parcels if parcel.host != here]
     fetched = []
-    for parcel in wanted[place.local_rank :: place.local_world]:
-        path = new_path(folder)
+    for parcel in missing[place.local_rank :: place.local_world]:
+        path = _new_path(folder)
         peer, _ = knock(parcel.counter)
         with peer:
             peer.send(parcel.path)

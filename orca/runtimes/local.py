@@ -1,0 +1,56 @@
+"""The local runtime: processes of this machine, shards in mapped files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orca.core.machine import usable_cpus
+from orca.errors import ArgumentError
+from orca.runtimes.base import Runtime, RuntimeRequest
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from orca.launch.base import Launcher
+
+
+class LocalRuntime(Runtime):
+    """This machine; nothing has to be started."""
+
+    name = "local"
+    cluster_modes = ("local",)
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+
+    @classmethod
+    def start(cls, request: RuntimeRequest) -> Self:
+        if request.options:
+            unknown = ", ".join(f"{key}=" for key in request.options)
+            raise ArgumentError(
+                f"init_orca_context does not know {unknown} for the local runtime. "
+                'Did you mean runtime="ray" or runtime="spark"?'
+            )
+        if request.num_nodes != 1:
+            raise ArgumentError(
+                f'num_nodes={request.num_nodes}: the local runtime is this one machine. Use runtime="ray" or "spark".'
+            )
+        return cls(request.cores or usable_cpus())
+
+    @classmethod
+    def running(cls, native: object | None = None) -> Self:
+        return cls(usable_cpus())
+
+    def launcher(self, preload: Sequence[str] = ()) -> Launcher:
+        from orca.launch.local import LocalLauncher
+
+        # Ranks most likely use what the driver uses.
+        also = tuple(name for name in ("pandas", "pyarrow") if name in sys.modules)
+        return LocalLauncher(self.cores, (*preload, *also))
+
+    def stop(self) -> None:
+        from orca.launch.local import close_nurseries
+
+        close_nurseries()
