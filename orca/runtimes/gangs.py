@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from orca.launch.base import Launcher
-from orca.launch.gang import Gang
+if TYPE_CHECKING:
+    from orca.launch.base import Launcher
+    from orca.launch.gang import Gang
 
 Preload = tuple[str, ...]
 
@@ -27,6 +29,8 @@ class Gangs:
 
     def get(self, world: int, preload: Preload | None = None) -> Gang:
         """Return the gang of this size, or a new one; without `preload` any gang of the size will do."""
+        from orca.launch.gang import Gang
+
         with self._lock:
             for (size, modules), gang in self._gangs.items():
                 if size == world and preload in (None, modules):

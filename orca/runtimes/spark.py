@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orca.backends.registry import imported
 from orca.core.machine import usable_memory
 from orca.errors import ArgumentError, MissingPackageError, ResourceError
 from orca.launch import spark_daemon
@@ -201,6 +200,8 @@ def spark_settings(preload: bool = True) -> dict[str, str]:
     # If a JVM thread dies of OutOfMemoryError the driver hangs; exit instead.
     settings["spark.driver.extraJavaOptions"] = "-XX:+ExitOnOutOfMemoryError"
     if preload:
+        from orca.backends.registry import imported
+
         # Workers most likely use what the driver uses.
         modules = ("pandas", "pyarrow", *imported())
         settings["spark.python.daemon.module"] = spark_daemon.MODULE
