@@ -10,6 +10,9 @@ import numpy as np
 
 from orca.errors import DataError
 
+Tree = Any
+"""Nested dicts, lists and tuples whose leaves are arrays, frames or tables with the same number of rows."""
+
 
 def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every leaf of a nested structure with its dotted name.

@@ -1,1 +1,1 @@
-"""Data objects of the frameworks as arrays; one file per framework, which only it may import."""
+"""Kinds of data that users pass; one file each, which alone may import the library behind it."""

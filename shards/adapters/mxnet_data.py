@@ -1,4 +1,4 @@
-"""MXNet's DataIter and gluon DataLoader as arrays; each row is fetched once, rows that only fill a batch not at all."""
+"""MXNet's DataIter and Gluon's DataLoader; each row is fetched once, rows that only pad a batch not at all."""
 
 from __future__ import annotations
 
@@ -6,12 +6,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from orca.errors import DataError
+from orca.shards.adapters.batches import BatchesAdapter
+
+
+class MXNetAdapter(BatchesAdapter):
+    """A DataIter or a Gluon DataLoader."""
+
+    @staticmethod
+    def accepts(data: object) -> bool:
+        return any(
+            base.__module__.startswith("mxnet.") and base.__name__ in ("DataIter", "DataLoader")
+            for base in type(data).__mro__
+        )
+
+    def batches(self) -> Iterator[Any]:
+        return batches(self.data)
 
 
 class DriverStore:
-    """Stands for the KVStore where a creator ``fn(config, kv)`` asks which part of the data to give: all of it.
+    """The KVStore of a creator ``fn(config, kv)`` that asks which part of the data to return: all of it.
 
-    The creator is called once. Its rows are then dealt out to the workers, each row to one of them in an epoch.
+    The creator is called once. Its rows are then distributed over the workers, each row to one of them per epoch.
     """
 
     rank = 0
@@ -37,7 +52,7 @@ def batches(source: Any) -> Iterator[Any]:
 
 
 def _refuse_rolling(source: Any) -> None:
-    """An iterator that keeps its last rows for the next pass would never give them: it is read once."""
+    """Refuse iterators that keep their last rows for the next pass: the data is read once."""
     sampler = getattr(source, "_batch_sampler", None)
     if getattr(source, "last_batch_handle", None) == "roll_over":
         raise DataError('last_batch_handle="roll_over" keeps rows back, and the data is read once: use "pad".')
@@ -56,5 +71,5 @@ def _arrays(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_arrays(part) for part in value)
     if not hasattr(value, "asnumpy"):
-        raise DataError(f"The DataLoader gives a {type(value).__name__}; expected NDArrays.")
+        raise DataError(f"The DataLoader yields a {type(value).__name__}; expected NDArrays.")
     return value.asnumpy()

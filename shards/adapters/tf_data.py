@@ -1,4 +1,4 @@
-"""tf.data Datasets as arrays, fetched batch by batch."""
+"""tf.data Datasets, fetched batch by batch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from orca.errors import DataError
+from orca.shards.adapters.batches import BatchesAdapter
 
 FETCH_ROWS = 1024
 _KEEP = ("prefetch", "options", "repeat", "take", "skip", "cache", "shuffle", "filter", "shard", "cardinality")
 """Words in the names of steps after which an element is still what it was before."""
+
+
+class TensorFlowAdapter(BatchesAdapter):
+    """A tf.data.Dataset."""
+
+    @staticmethod
+    def accepts(data: object) -> bool:
+        return any(
+            base.__module__.startswith("tensorflow") and base.__name__ == "DatasetV2" for base in type(data).__mro__
+        )
+
+    def batches(self) -> Iterator[Any]:
+        return batches(self.data)
+
+    def pairs_are_labelled(self, several_inputs: bool) -> bool:
+        return True
 
 
 def batches(dataset: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""torch Datasets and DataLoaders as arrays. Their rows are Python objects of the user; each is fetched once."""
+"""torch Datasets and DataLoaders. Their rows are Python objects of the user; each is fetched once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,31 @@ from typing import Any
 import numpy as np
 
 from orca.errors import DataError
+from orca.shards.adapters.batches import BatchesAdapter
 from orca.shards.tree import tree_map
 
 FETCH_ROWS = 1024
+
+
+class TorchAdapter(BatchesAdapter):
+    """A torch Dataset or DataLoader."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.batch_size = getattr(data, "batch_size", None)
+
+    @staticmethod
+    def accepts(data: object) -> bool:
+        return any(
+            base.__module__.startswith("torch.utils.data") and base.__name__ in ("DataLoader", "Dataset")
+            for base in type(data).__mro__
+        )
+
+    def batches(self) -> Iterator[Any]:
+        return batches(self.data)
+
+    def pairs_are_labelled(self, several_inputs: bool) -> bool:
+        return not several_inputs
 
 
 def batches(source: Any) -> Iterator[Any]:
@@ -24,13 +46,13 @@ def batches(source: Any) -> Iterator[Any]:
         _check_order(source)
     # A subclass may change rows as they are fetched.
     if type(dataset) is TensorDataset and collate in (default_collate, default_convert):
-        # Already columns: no need to take rows apart and put them together again.
+        # Already columns: rows need not be taken apart and joined again.
         yield tuple(tensor.detach().cpu().numpy() for tensor in dataset.tensors)
         return
     if loads and isinstance(dataset, IterableDataset):
         loader = source
     else:
-        # With batch_size=None what the data set gives are batches already.
+        # With batch_size=None the data set yields batches already.
         size = None if loads and source.batch_sampler is None else FETCH_ROWS
         loader = DataLoader(dataset, batch_size=size, shuffle=False, collate_fn=collate)
     for batch in loader:
@@ -38,7 +60,7 @@ def batches(source: Any) -> Iterator[Any]:
 
 
 def _check_order(loader: Any) -> None:
-    """Raise if a loader picks rows or repeats them: all that is taken from it are the rows of its data set."""
+    """Raise if a loader selects or repeats rows: only the rows of its data set are read."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
     groups = loader.batch_sampler
@@ -49,7 +71,7 @@ def _check_order(loader: Any) -> None:
     if not known or repeats:
         raise DataError(
             f"The DataLoader has a {type(sampler).__name__}{' with replacement' if repeats else ''}, which Orca would "
-            "ignore: it draws the order itself. Give the rows you want as a torch.utils.data.Subset."
+            "ignore: Orca shuffles by itself. Give the rows you want as a torch.utils.data.Subset."
         )
 
 
@@ -58,5 +80,5 @@ def _array(leaf: Any) -> Any:
         return leaf.detach().cpu().numpy()
     array = np.asarray(leaf)
     if array.dtype == object:
-        raise DataError(f"The dataset gives a {type(leaf).__name__}; expected tensors, arrays or numbers.")
+        raise DataError(f"The dataset yields a {type(leaf).__name__}; expected tensors, arrays or numbers.")
     return array

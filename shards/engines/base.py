@@ -25,6 +25,9 @@ class Engine(ABC):
     at_once: int = 1
     """How many shards take no longer than one."""
 
+    task_threads: int | None = None
+    """How many threads work on one shard may use; None for as many as its process was given."""
+
     @abstractmethod
     def put(self, shards: Sequence[Any]) -> Any:
         """Store shards that are in this process; return the parts."""
@@ -60,6 +63,10 @@ class Engine(ABC):
     @abstractmethod
     def count(self, parts: Any) -> int:
         """Number of shards."""
+
+    def extend(self, parts: Any, more: Any) -> Any:
+        """Return parts with more shards behind them."""
+        return parts + more
 
     def cache(self, parts: Any) -> Any:
         """Compute the shards and keep them; return the parts to use from now on."""

@@ -70,6 +70,7 @@ class RayEngine(Engine):
     """The engine of the Ray runtime."""
 
     name = "ray"
+    task_threads = 1
 
     def __init__(self, rest: Callable[[], None]) -> None:
         self._rest = rest

@@ -33,6 +33,7 @@ class SparkEngine(Engine):
     """The engine of the Spark runtime. Parts are an RDD of packed shards, one per partition, in order."""
 
     name = "spark"
+    task_threads = 1
     shard_bytes = 32 << 20  # Java copies a record several times on its way, each time into one piece of its heap
 
     def __init__(self, session: Any) -> None:
@@ -90,6 +91,9 @@ class SparkEngine(Engine):
 
     def count(self, parts: Any) -> int:
         return int(parts.getNumPartitions())
+
+    def extend(self, parts: Any, more: Any) -> Any:
+        return parts.union(more)
 
     def cache(self, parts: Any) -> Any:
         from pyspark import StorageLevel

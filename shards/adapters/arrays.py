@@ -1,0 +1,144 @@
+"""Arrays: ndarrays and tensors, alone, in pairs, or nested in dicts, lists and tuples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orca.errors import DataError
+from orca.shards.adapters.base import Adapter, Feedable, Form, Place, Prediction
+from orca.shards.adapters.selection import FirstRows, check_weights, choose, describe_data, to_arrays
+from orca.shards.tree import Tree, as_arrays, cut_evenly, join_rows, leaves, row_count, size_in_bytes, take_rows
+from orca.shards.xshards import XShards
+
+if TYPE_CHECKING:
+    from orca.shards.engines.base import Engine
+
+
+class RowsAdapter(Adapter):
+    """Base of data without named columns: predictions come back as arrays, in the order of the rows."""
+
+    _stored: XShards | None = None
+
+    def _on_engine(self, form: Form, place: Place) -> XShards:
+        if self._stored is None:
+            shards = self.shards(form, place.engine, place.parts)
+            assert isinstance(shards, XShards)
+            self._stored = shards
+        return self._stored
+
+    def head(self, count: int, form: Form, place: Place) -> Tree:
+        return first_rows(self._on_engine(form, place), FirstRows(count))
+
+    def predict(self, call: Prediction) -> Any:
+        predicted = self._on_engine(call.form, call.place).transform_shard(call.step.outputs)
+        return join_rows([part["output"] for part in predicted.collect()])
+
+
+class ArraysAdapter(RowsAdapter):
+    """Arrays of this process."""
+
+    takes_labels = True
+    takes_weights = True
+
+    @staticmethod
+    def accepts(data: object) -> bool:
+        """Accept anything: what is no array is reported by name when it is read."""
+        return True
+
+    def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:
+        if form.feature_cols is not None and isinstance(self.data, dict):
+            return store(to_arrays(self.data, choose([str(key) for key in self.data], form)), engine, form, parts)
+        return store(to_tree(self.data, form), engine, form, parts)
+
+    def head(self, count: int, form: Form, place: Place) -> Tree:
+        if place.in_process:
+            return FirstRows(count)(self.all_features(form, place))
+        return super().head(count, form, place)
+
+    def all_features(self, form: Form, place: Place) -> Tree | None:
+        return to_tree(self.data, form)["x"] if place.in_process else None
+
+    def predict(self, call: Prediction) -> Any:
+        features = self.all_features(call.form, call.place)
+        return super().predict(call) if features is None else call.step.run(features)
+
+    def threads(self, place: Place) -> int | None:
+        return place.cores if place.in_process else super().threads(place)
+
+
+def first_rows(shards: XShards, take: FirstRows) -> Tree:
+    """Bring the features of the first rows of shards into this process."""
+    parts: list[Tree] = []
+    rows = 0
+    for part in shards.walk(take):
+        parts.append(part)
+        rows += row_count(part)
+        if rows >= take.count:
+            break
+    return take_rows(join_rows(parts), 0, take.count)
+
+
+def store(tree: Tree, engine: Engine, form: Form, parts: int) -> XShards:
+    """Store rows of this process on an engine, in at least `parts` shards of a suitable size."""
+    rows = row_count(tree)
+    if rows == 0 and form.need_labels:
+        raise DataError(f"{form.argument}= has no rows.")
+    count = max(1, min(max(parts, -(-size_in_bytes(tree) // engine.shard_bytes)), rows))
+    return XShards(engine, engine.put(cut_evenly(tree, count)))
+
+
+def to_tree(data: Any, form: Form) -> dict[str, Any]:
+    """Bring arrays into the form {"x": …, "y": …}: fit(x, y), (x, y) and dicts are understood."""
+    argument = form.argument
+    if isinstance(form.weights, str):
+        raise DataError(f"sample_weight={form.weights!r} names a column, but {argument}= has none; give an array.")
+    tree = _parts(data, form)
+    if form.need_labels and "y" not in tree:
+        raise DataError(
+            f'{argument}= has no labels. Give arrays as fit(x, y), as a tuple (x, y) or as {{"x": …, "y": …}}; '
+            f"received {describe_data(data)}."
+        )
+    if form.weights is not None:
+        tree["w"] = form.weights
+    for name, entry in tree.items():
+        if hasattr(entry, "tocsr"):  # some kinds of sparse matrices are dicts as well
+            raise DataError(
+                f"{name} of {argument}= is a sparse {type(entry).__name__}; sparse input is not supported. "
+                "Make it dense with toarray()."
+            )
+    arrays: dict[str, Any] = as_arrays(tree)
+    check_weights(arrays.get("w"))
+    _check_leaves(arrays, data, argument)
+    row_count(arrays)
+    return arrays
+
+
+def _parts(data: Any, form: Form) -> dict[str, Any]:
+    """Take data apart into features, labels and weights."""
+    if isinstance(data, dict) and "x" in data:
+        if form.labels is not None:
+            raise DataError(f'Labels were given twice: as y= and as the entry "y" of {form.argument}=.')
+        return {key: data[key] for key in ("x", "y", "w") if key in data}
+    if form.labels is not None:
+        return {"x": data, "y": form.labels}
+    if form.pairs and isinstance(data, tuple | list) and len(data) == 2:
+        return {"x": data[0], "y": data[1]}
+    if form.pairs and form.triples and isinstance(data, tuple) and len(data) == 3:
+        return {"x": data[0], "y": data[1], "w": data[2]}
+    return {"x": data}
+
+
+def _check_leaves(arrays: Tree, data: Any, argument: str) -> None:
+    leaf: np.ndarray[Any, Any]
+    for name, leaf in leaves(arrays):
+        if leaf.ndim > 1 and 0 in leaf.shape[1:] and leaf.shape[0]:
+            raise DataError(
+                f"{name} of {argument}= has shape {leaf.shape}: 0 feature(s) in each row; at least one is required."
+            )
+        if leaf.dtype == object:
+            raise DataError(
+                f"{name} of {argument}= has dtype object (rows of different lengths, or not numbers); received "
+                f"{describe_data(data)}. Make it an array of numbers with one shape per row."
+            )
