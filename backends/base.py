@@ -1,296 +1,239 @@
-"""The contract of a backend: one replica's steps on one rank, and how it is built there."""
+"""The contracts of a backend: `Framework` once per framework, `Backend` once per synchronization strategy."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-import numpy as np
-
+from orca.backends.replica import Outcome, OwnMetrics, Replica, Seat, State, StepOptions, Tree
+from orca.callbacks import LRScheduler
 from orca.errors import ArgumentError
-from orca.shards.feed import Batch
-from orca.shards.tree import take_rows, tree_map
+from orca.metrics import Metric, resolve
+from orca.triggers import EveryEpoch, Trigger
 
 if TYPE_CHECKING:
     from orca.callbacks import Callback
-    from orca.launch.base import Rank
     from orca.launch.rank import RankContext
-    from orca.metrics import Metric
-
-State = dict[str, Any]
-"""A tree of dicts and lists whose leaves are numpy arrays, numbers, strings, booleans or None."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a training or evaluation step gives: the summed loss, what to divide it by (0: no loss), and for
-    metrics the targets and outputs as numpy arrays (None where nobody asked)."""
+class Spec(Protocol):
+    """A model and its settings, created from a constructor's arguments. Frozen and picklable."""
 
-    loss_sum: float
-    loss_count: float
-    target: Any = None
-    output: Any = None
-    extra: Mapping[str, float] = field(default_factory=dict)
-    """Further values of a custom step, as sums over the rows."""
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The user's configuration, passed to creator functions."""
+
+    def travels(self) -> Mapping[str, object]:
+        """Return the user's objects that are pickled on the way to the ranks, by argument name."""
+
+
+SpecT = TypeVar("SpecT", bound=Spec)
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Which part of the data a rank works on; a rank that only serves others has none."""
+class Traits:
+    """Facts about a backend that do not depend on the model."""
 
-    rank: int | None
-    world: int
-
-
-@dataclass(frozen=True)
-class StepOptions:
-    """What `fit` can ask of every training step."""
-
-    clip_norm: float | None = None
-    clip_value: tuple[float, float] | None = None
-    accumulate: int = 1
-    """In how many pieces a step's rows are computed."""
-    class_weight: Mapping[int, float] | None = None
-    on_gradients: Callable[[], None] | None = None
-
-
-class OwnMetrics(ABC):
-    """Metrics that the framework's model keeps by itself, as sums that add up over the ranks."""
-
-    @abstractmethod
-    def reset(self) -> None:
-        """Start from nothing."""
-
-    @abstractmethod
-    def sums(self) -> list[Any]:
-        """This rank's sums so far, as arrays."""
-
-    @abstractmethod
-    def load(self, sums: list[Any]) -> None:
-        """Go on from these sums."""
-
-    @abstractmethod
-    def results(self, sums: list[Any]) -> dict[str, float]:
-        """What these sums, added over all ranks, stand for."""
-
-
-class Replica(ABC):
-    """One copy of the model on one rank."""
-
-    @abstractmethod
-    def train_step(self, batch: Batch, want_output: bool) -> Outcome:
-        """Learn from this rank's share of one step, together with the other ranks."""
-
-    @abstractmethod
-    def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
-        """Score rows without learning; no other rank takes part."""
-
-    @abstractmethod
-    def predict_step(self, features: Any) -> Any:
-        """Return the model's outputs for rows, as arrays in the model's own structure."""
-
-    def predict_stream(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The outputs of batch after batch, in order; a replica that can computes several at once."""
-        return map(self.predict_step, batches)
-
-    def predict_nothing(self, features: Any) -> Any:
-        """Outputs without rows for features without rows: from one row of zeros, cut off again."""
-        row = tree_map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), features)
-        return take_rows(self.predict_step(row), 0, 0)
-
-    @abstractmethod
-    def state(self) -> State:
-        """Everything needed to go on: weights, optimizer."""
-
-    @abstractmethod
-    def load_state(self, state: State) -> None:
-        """Take over a state that `state` returned."""
-
-    gives_outputs: bool = True
-    """Whether training steps can show their outputs, for metrics."""
-    own_metrics: OwnMetrics | None = None
-    """The metrics that the model was compiled with, if it keeps its own."""
-    inner_model: Any = None
-    """The framework's own model, for callbacks."""
-    inner_optimizer: Any = None
-    """The framework's own optimizer, for callbacks."""
-
-    def seat(self, place: Rank) -> Seat:
-        """The part of the data that this rank works on."""
-        return Seat(place.rank, place.world)
-
-    def configure(self, options: StepOptions) -> None:
-        """Hear what the steps to come have to do."""
-
-    def random_state(self) -> dict[str, Any]:
-        """Where the framework's random numbers stand."""
-        return {}
-
-    def load_random_state(self, state: dict[str, Any]) -> None:
-        """Go on with random numbers from there."""
-
-    def any(self, flag: bool) -> bool | None:
-        """Whether the flag is set on some rank; None if ranks do not keep step, and cannot tell."""
-        return flag
-
-    def survey(self, data: Any) -> Any:
-        """Look at rows before training for something all ranks have to know; see `agree`."""
-        return None
-
-    def agree(self, surveys: list[Any]) -> None:
-        """Hear what the surveys of all ranks found."""
-
-    def reseed(self, seed: int, epoch: int, rank: int) -> None:
-        """Start the random numbers of an epoch (dropout, augmentation), the same whenever it is run."""
-
-    def settle(self) -> None:
-        """Make equal on all ranks what a training step does not, such as running statistics."""
-
-    @abstractmethod
-    def learning_rate(self) -> float | None:
-        """The current learning rate, if the optimizer has one."""
-
-
-class Backend(ABC):
-    """A framework together with one way to keep replicas in sync. Stateless and picklable."""
-
-    name: str = ""
-    framework: str = ""
     preload: tuple[str, ...] = ()
-    """Modules that local ranks find imported already; only for frameworks that survive a fork."""
+    """Modules to import before local ranks are forked; only for frameworks that survive a fork."""
     preload_shared: bool = True
-    """Whether those may be imported in a process that forks for others too, such as Spark's daemon; not if importing
-    them starts threads."""
+    """Whether processes that also fork for others (Spark's daemon) may import them; not if they start threads."""
     rendezvous: str = "a port held by rank 0"
-    """Where the ranks find each other, for `explain()`."""
+    """Where the ranks meet, for `explain()`."""
     options: tuple[str, ...] = ()
-    """Further arguments of ``from_*`` that this backend understands."""
-    files: tuple[str, ...] = ()
-    """How the names of files in the framework's own formats end."""
+    """Further arguments of ``from_*`` that this backend accepts."""
     exclusive: bool = False
-    """Whether a process can serve one estimator only, so that another one needs new processes."""
-    pretrained: bool = False
-    """Whether models come with all they will ever know; they only predict, and tell the form of their inputs."""
+    """Whether a process can serve only one estimator, so that another one needs new processes."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The processes that train a model with a number of workers."""
+
+    ranks: int
+    """The workers and the processes that serve them."""
+    roles: tuple[str, ...] = ()
+    """Names of the ranks where they differ, in rank order; empty if all are workers."""
+    lockstep: bool = True
+    """Whether all ranks do the same steps at the same time; decisions within an epoch need that."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a model, as far as they are known without creating it."""
+
+    count: int | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FitCheck:
+    """The features of `fit` that a call uses, checked once on the driver before anything starts."""
+
+    workers: int
+    options: StepOptions
+    callbacks: Sequence[Callback] = ()
+    trigger: Trigger | None = None
+    """When checkpoints are written."""
+    weighted: bool = False
+    """Whether rows have weights, by sample_weight= or class_weight=."""
+
+
+class Framework(ABC, Generic[SpecT]):
+    """The operations that a framework defines once, for all its backends. Stateless and picklable."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    """Arguments that `spec` accepts."""
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Further names of backends."""
+    file_suffixes: tuple[str, ...] = ()
+    """Suffixes of files in the framework's own formats."""
+    inference_only: bool = False
+    """Whether models only predict; such models know the form of their inputs."""
     triples: bool = False
-    """Whether three arrays in a tuple are features, labels and weights of rows in this framework."""
+    """Whether a tuple of three arrays means features, labels and row weights in this framework."""
     class_axis: int = -1
-    """Which axis of an output counts the classes, where its shape leaves that open."""
+    """The axis of an output that holds the classes, where its shape is ambiguous."""
 
     @abstractmethod
-    def check(self, spec: Any, workers: int) -> None:
-        """Raise on the driver what can be known to fail before anything starts."""
-
-    def check_options(self, given: Mapping[str, Any]) -> None:
-        """Raise if one of the further arguments is not an option of this backend."""
-        for option, value in given.items():
-            if option not in self.options:
-                raise ArgumentError(
-                    f"{option}={value!r} is not an option of backend={self.name!r}."
-                    + (f" Its options: {', '.join(self.options)}." if self.options else " It has none.")
-                )
-
-    def check_fit(self, spec: Any) -> None:
-        """Raise on the driver if this model cannot be trained."""
-
-    def check_evaluate(self, spec: Any) -> None:
-        """Raise on the driver if rows cannot be scored with this model."""
-
-    def check_features(self, spec: Any, features: Any) -> None:
-        """Raise on the driver if this model does not take such rows; only asked of pretrained models."""
-
-    def batch_size(self, spec: Any, asked: int | None) -> int:
-        """How many rows `predict` gives to the model at once, where the user may have asked for a number."""
-        return 256 if asked is None else asked
-
-    def outputs_like(self, spec: Any, features: Any) -> Any:
-        """Outputs without rows, of the right types, for such features, if they are known without computing any."""
-        return None
-
-    def travels(self, spec: Any) -> dict[str, Any]:
-        """What of the user's has to be pickled on its way to the ranks, by the names of the arguments."""
-        names = ("model", "optimizer", "loss", "train_step")
-        return {name: getattr(spec, name, None) for name in names}
-
-    def check_weights(self, spec: Any) -> None:
-        """Raise on the driver if rows cannot be weighted in this model's loss."""
-
-    def ranks(self, spec: Any, workers: int) -> int:
-        """How many processes train: the workers, and those that serve them."""
-        return workers
-
-    def roles(self, spec: Any, workers: int) -> Sequence[str]:
-        """What the ranks are called where they differ, in rank order; empty if all are workers."""
-        return ()
-
-    def creator_arguments(self, config: dict[str, Any], batch_size: int) -> tuple[Any, ...]:
-        """What a data creator is called with."""
-        return config, batch_size
-
-    def keeps_step(self, spec: Any) -> bool:
-        """Whether all ranks do the same steps side by side; what is decided within an epoch needs that."""
-        return True
+    def spec(self, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> SpecT:
+        """Create the spec from a constructor's arguments and the backend's options."""
 
     @abstractmethod
-    def build(self, spec: Any, context: RankContext, seed: int) -> Replica:
-        """Make the replica of this rank for training and evaluation, connected to the others."""
-
-    @abstractmethod
-    def build_alone(self, spec: Any, seed: int, threads: int | None) -> Replica:
-        """Make a replica for prediction only, without other ranks. `threads` is how many to use: None for as many
-        as this process was given, 0 to leave the process as it is."""
-
-    @abstractmethod
-    def model(self, spec: Any, state: State | None, seed: int) -> Any:
-        """Make the framework's own model object, with these weights, for the user."""
+    def model(self, spec: SpecT, state: State | None, seed: int) -> Any:
+        """Create the framework's own model object, with these weights, for the user."""
 
     def state_dict(self, state: State) -> dict[str, Any]:
-        """The weights in the framework's own form."""
+        """Return the weights in the framework's own form."""
         return dict(state["model"])
 
-    def export(self, model: Any, kind: str, path: str, example: Any) -> str:
-        """Write a model in a format for other programs; return the path written."""
-        raise ArgumentError(f"export is not there for {self.framework}.")
-
-    def score_name(self, spec: Any) -> str:
-        """The metric that `score` gives if the estimator has none: "accuracy" or "r2"."""
-        return "accuracy"
-
-    def input_count(self, spec: Any) -> int | None:
-        """How many inputs the model takes, if that can be told without making it."""
-        return None
-
-    def input_names(self, spec: Any) -> list[str]:
-        """The names of the inputs in their order, if the model tells them."""
-        return []
-
-    def adapt_callback(self, callback: object) -> Callback | None:
-        """Translate a callback object of the framework, or return None if it is not one."""
-        return None
-
-    def own_callbacks(self, spec: Any) -> Sequence[Callback]:
-        """Callbacks that the model's own configuration asks for."""
-        return ()
-
-    def check_steps(self, spec: Any, options: StepOptions, hooks: Sequence[Callback]) -> None:
-        """Raise on the driver if training steps cannot do what `fit` asks of them."""
-
     def write_model(self, model: Any, path: str) -> None:
-        """Write a model to a file of the framework's own format, one of `files`."""
+        """Write a model to a file with one of `file_suffixes`."""
+        raise ArgumentError(f"path={path!r}: {self.name} models have no file format of their own in Orca.")
 
-    def read_model(self, spec: Any, path: str, custom_objects: Mapping[str, Any] | None) -> State:
-        """Read what such a file holds."""
-        return {}
+    def read_model(self, spec: SpecT, path: str, custom_objects: Mapping[str, object] | None) -> State:
+        """Read the state from a file with one of `file_suffixes`."""
+        raise ArgumentError(f"path={path!r}: {self.name} models have no file format of their own in Orca.")
+
+    def export(self, model: Any, kind: str, path: str, example: Tree | None) -> str:
+        """Write a model in a format for other programs; return the path written."""
+        raise ArgumentError(f"export() is not supported for {self.name}.")
+
+    def inputs(self, spec: SpecT) -> Inputs:
+        """Return what is known of the model's inputs."""
+        return Inputs()
+
+    def needs_labels(self, spec: SpecT) -> bool:
+        """Return whether training needs labels."""
+        return True
+
+    def metrics(self, spec: SpecT, metrics: object) -> list[Metric]:
+        """Resolve what a user passes as ``metrics=``, adjusted to the model."""
+        return self.tune_metrics(spec, resolve(metrics, adapt=self.adapt_metric, class_axis=self.class_axis))
 
     def adapt_metric(self, metric: object) -> Metric | list[Metric] | None:
-        """Translate a metric object of the framework, or return None if it is not one."""
+        """Translate a metric object of the framework; None if it is not one."""
         return None
 
-    def tune_metrics(self, spec: Any, metrics: list[Metric]) -> list[Metric]:
-        """Adjust metrics to the model's loss, for example the threshold between two classes."""
+    def tune_metrics(self, spec: SpecT, metrics: list[Metric]) -> list[Metric]:
+        """Adjust metrics to the model's loss, for example the decision threshold."""
         return metrics
 
-    def notes(self, spec: Any) -> Sequence[str]:
-        """Lines for `explain()`."""
+    def score_name(self, spec: SpecT) -> str:
+        """Return the metric of `score` for an estimator without metrics: "accuracy" or "r2"."""
+        return "accuracy"
+
+    def adapt_callback(self, callback: object) -> Callback | None:
+        """Translate a callback object of the framework; None if it is not one."""
+        return None
+
+    def own_callbacks(self, spec: SpecT) -> Sequence[Callback]:
+        """Return callbacks that the spec asks for; called once per estimator."""
         return ()
+
+    def creator_arguments(self, config: Mapping[str, Any], batch_size: int) -> tuple[object, ...]:
+        """Return the arguments of a data creator."""
+        return dict(config), batch_size
+
+    def default_seed(self, spec: SpecT) -> int | None:
+        """Return the seed in the model's configuration, used if the estimator has none of its own."""
+        return None
+
+    def batch_size(self, spec: SpecT, requested: int | None) -> int:
+        """Return the number of rows that `predict` passes to the model at once."""
+        return 256 if requested is None else requested
+
+    def outputs_like(self, spec: SpecT, features: Tree) -> Tree | None:
+        """Return outputs without rows, of the right types, for such features, if they are known without computing."""
+        return None
+
+    def check_features(self, spec: SpecT, features: Tree) -> None:
+        """Raise if the model does not accept such rows; called on the driver for inference-only models."""
+
+
+class Backend(ABC, Generic[SpecT]):
+    """A framework with one synchronization strategy. Stateless and picklable."""
+
+    name: str
+    framework: Framework[SpecT]
+    traits: Traits
+
+    @abstractmethod
+    def check(self, spec: SpecT, workers: int) -> None:
+        """Raise on the driver what is certain to fail, before anything starts."""
+
+    def check_fit(self, spec: SpecT, fit: FitCheck) -> None:
+        """Raise on the driver if the model cannot be trained in this way."""
+        if self.topology(spec, fit.workers).lockstep:
+            return
+        if fit.trigger is not None and not isinstance(fit.trigger, EveryEpoch):
+            raise ArgumentError(
+                f"checkpoint_trigger={fit.trigger!r}: asynchronous workers do not run in lockstep; use EveryEpoch()."
+            )
+        if any(isinstance(callback, LRScheduler) and callback.per == "step" for callback in fit.callbacks):
+            raise ArgumentError(
+                'LRScheduler(per="step"): asynchronous workers do not run in lockstep; use per="epoch".'
+            )
+
+    def check_evaluate(self, spec: SpecT) -> None:
+        """Raise on the driver if the model cannot be evaluated."""
+
+    def topology(self, spec: SpecT, workers: int) -> Topology:
+        """Return the processes that train the model with a number of workers."""
+        return Topology(workers)
+
+    @abstractmethod
+    def build(self, spec: SpecT, context: RankContext, seed: int, workers: int) -> Replica:
+        """Create this rank's replica for training and evaluation, connected to the other ranks."""
+
+    @abstractmethod
+    def build_alone(self, spec: SpecT, seed: int, threads: int | None) -> Replica:
+        """Create a replica for prediction only, without other ranks.
+
+        `threads` is the number to use: None for as many as this process was given, 0 to leave the process as it is.
+        """
+
+    def notes(self, spec: SpecT) -> Sequence[str]:
+        """Return lines for `explain()`."""
+        return ()
+
+
+__all__ = [
+    "Backend",
+    "FitCheck",
+    "Framework",
+    "Inputs",
+    "Outcome",
+    "OwnMetrics",
+    "Replica",
+    "Seat",
+    "Spec",
+    "State",
+    "StepOptions",
+    "Topology",
+    "Traits",
+    "Tree",
+]

@@ -1,67 +1,84 @@
-"""Finds backends by name among the entry points, where Orca's own and other packages' are registered."""
+"""Finds backends by name among the entry points, where Orca and other packages register them."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import Any
 
 from orca.backends.base import Backend
 from orca.errors import ArgumentError, MissingPackageError, suggest
 
 GROUP = "orca.backends"
 
-_ALIASES = {
-    "keras": {
-        "tf2": "multiworker",
-        "tf_distributed": "multiworker",
-        "bigdl": "parameter_server",
-        "ps": "parameter_server",
-    },
-    "torch": {
-        "ddp": "torch_distributed",
-        "torch.distributed": "torch_distributed",
-        "bigdl": "parameter_server",
-        "ps": "parameter_server",
-    },
-}
 
+def find(framework: str, name: str | None = None) -> Backend[Any]:
+    """Return a backend by framework and name, or by its full name ``framework.name``, that of its entry point.
 
-def find(framework: str, name: str) -> Backend:
-    """Return the backend of a framework by name; all are registered as entry points ``framework.name``.
+    Raises:
+        ArgumentError: No such backend is registered, or its entry point is not a Backend.
+        MissingPackageError: A package that the backend imports is not installed.
 
     >>> find("torch", "torch_distributed").name
     'torch_distributed'
+    >>> find("torch.horovod").name
+    'horovod'
     """
-    name = _ALIASES.get(framework, {}).get(name, name)
-    places = {}
-    for entry in entry_points(group=GROUP):
-        owner, _, key = entry.name.partition(".")
-        if owner == framework and key:
-            places[key] = entry.value
-    if name not in places:
+    if name is None:
+        framework, _, name = framework.partition(".")
+    registered = _registered()
+    if framework not in registered:
+        known = ", ".join(sorted(f"{owner}.{key}" for owner, places in registered.items() for key in places))
         raise ArgumentError(
-            f"backend={name!r} is not known for {framework}. Known: {', '.join(sorted(places))}."
-            + suggest(name, places)
+            f"backend={f'{framework}.{name}'.rstrip('.')!r}: no backend of {framework!r} is registered. Known: {known}."
+            + suggest(framework, registered)
         )
-    module, _, attribute = places[name].partition(":")
+    places = registered[framework]
+    if name in places:
+        return _load(framework, name, places[name])
+    for key, place in places.items():
+        alias = _load(framework, key, place).framework.aliases.get(name)
+        if alias in places:
+            return _load(framework, alias, places[alias])
+    raise ArgumentError(
+        f"backend={name!r} is not known for {framework}. Known: {', '.join(sorted(places))}." + suggest(name, places)
+    )
+
+
+def imported() -> tuple[str, ...]:
+    """List the modules that ranks need imported before they fork, of every framework that this process has imported."""
+    modules: dict[str, None] = {}
+    for framework, places in _registered().items():
+        if framework in sys.modules:
+            for name in places:
+                traits = find(framework, name).traits
+                modules |= dict.fromkeys(traits.preload if traits.preload_shared else ())
+    return tuple(modules)
+
+
+def _registered() -> dict[str, dict[str, str]]:
+    """Return ``module:attribute`` of every backend, by framework and name."""
+    registered: dict[str, dict[str, str]] = {}
+    for entry in entry_points(group=GROUP):
+        framework, _, name = entry.name.partition(".")
+        if name:
+            registered.setdefault(framework, {})[name] = entry.value
+    return registered
+
+
+def _load(framework: str, name: str, place: str) -> Backend[Any]:
+    module, _, attribute = place.partition(":")
     try:
-        backend = getattr(import_module(module), attribute)
+        backend = getattr(import_module(module), attribute, None)
     except ImportError as error:
         raise MissingPackageError(
             f"backend={name!r} needs {error.name or framework}, which is not installed. "
             f'Run: pip install "orca-estimator[{framework}]"'
         ) from error
-    assert isinstance(backend, Backend), f"{places[name]} is not a Backend"
+    if not isinstance(backend, Backend):
+        raise ArgumentError(
+            f"The entry point {framework}.{name} of the group {GROUP!r} is {place!r}, a {type(backend).__name__}; "
+            "expected module:object of an instance of orca.backends.base.Backend."
+        )
     return backend
-
-
-def imported() -> tuple[str, ...]:
-    """The modules that ranks want imported before they fork, of every framework that this process has imported."""
-    wanted: dict[str, None] = {}
-    for entry in entry_points(group=GROUP):
-        framework, _, name = entry.name.partition(".")
-        if framework in sys.modules:
-            backend = find(framework, name)
-            wanted |= dict.fromkeys(backend.preload if backend.preload_shared else ())
-    return tuple(wanted)

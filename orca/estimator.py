@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from orca import predicting
-from orca.backends.base import Backend, State, StepOptions
+from orca.backends.base import Backend, FitCheck, Spec, State, StepOptions
 from orca.backends.worker.scoring import evaluate_on_rank
 from orca.backends.worker.training import FitPlan
-from orca.callbacks import Callback, Logger, LRScheduler, less_is_better, split
+from orca.callbacks import Logger, LRScheduler, less_is_better, split
 from orca.callbacks import Progress as ProgressSetting
 from orca.context import Context, current
 from orca.core.arguments import check_classes, check_count, check_limit, value_range
@@ -23,7 +23,6 @@ from orca.fitting import Fitting, bring_back, logged
 from orca.history import History
 from orca.keeper import Keeper
 from orca.making import Making
-from orca.metrics import resolve
 from orca.progress import Progress
 from orca.ranks import Ranks
 from orca.saving import Saving
@@ -52,8 +51,8 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
 
     def __init__(
         self,
-        backend: Backend,
-        spec: Any,
+        backend: Backend[Any],
+        spec: Spec,
         *,
         workers: int = 1,
         metrics: Any = None,
@@ -61,25 +60,23 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
         model_dir: str | None = None,
         epochs: int = 1,
         batch_size: int = 32,
-        scheduler: LRScheduler | None = None,
     ) -> None:
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ArgumentError(f"workers={workers!r}: expected a whole number of at least 1.")
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-            raise ArgumentError(f"seed={seed!r}: expected a whole number of at least 0, or None.")
-        backend.check(spec, workers)
         self.backend = backend
         self.spec = spec
-        self.workers = workers
-        self.metrics = resolve(metrics, adapt=backend.adapt_metric, class_axis=backend.class_axis)
-        self.metrics = backend.tune_metrics(spec, self.metrics)
-        self.seed = secrets.randbelow(2**31) if seed is None else seed
+        self.workers = check_count("workers", workers)
+        if seed is None:
+            seed = backend.framework.default_seed(spec)
+        self.seed = secrets.randbelow(2**31) if seed is None else check_count("seed", seed, least=0)
+        backend.check(spec, self.workers)
+        self.metrics = backend.framework.metrics(spec, metrics)
         self.model_dir = None if model_dir is None else str(model_dir)
         self.epochs = check_count("epochs", epochs)
         self.batch_size = check_count("batch_size", batch_size)
         self._epoch = 0
         self._step = 0
-        self._scheduler = scheduler
+        callbacks = backend.framework.own_callbacks(spec)
+        self._scheduler = next((callback for callback in callbacks if isinstance(callback, LRScheduler)), None)
+        self._own_callbacks = [callback for callback in callbacks if callback is not self._scheduler]
         self._state: State | None = None
         self._position: dict[str, Any] | None = None
         self._example: Any = None
@@ -158,7 +155,6 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
             epochs, y = y, None
         if progress is None and verbose is not None:
             progress = bool(verbose)
-        self.backend.check_fit(self.spec)
         if batch_size is None and recognise(data) == "torch":
             batch_size = getattr(data, "batch_size", None)  # a DataLoader brings its own
         batch_size = self.batch_size if batch_size is None else check_count("batch_size", batch_size)
@@ -172,8 +168,8 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
         if epochs is not None or max_steps is None:
             epochs = check_count("epochs", self.epochs if epochs is None else epochs)
         max_failures = check_count("max_failures", max_failures, least=0)
-        hooks, loggers = split(callbacks, self.backend.adapt_callback)
-        hooks = [*hooks, *self.backend.own_callbacks(self.spec)]
+        hooks, loggers = split(callbacks, self.backend.framework.adapt_callback)
+        hooks = [*hooks, *self._own_callbacks]
         for hook in hooks:
             monitor = str(getattr(hook, "monitor", None) or "")
             if monitor.startswith("val_") and validation_data is None:
@@ -181,19 +177,21 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
         trigger = as_trigger(checkpoint_trigger)
         if trigger is not None and self.model_dir is None and not max_failures:
             raise ArgumentError(
-                "checkpoint_trigger= has nowhere to write to: give model_dir= to from_torch, or max_failures= to fit, "
-                "which keeps the last checkpoint in memory."
+                "checkpoint_trigger= has nowhere to write to: give model_dir= when creating the estimator, or "
+                "max_failures= to fit, which keeps the last checkpoint in memory."
             )
         if max_failures and trigger is None:
             trigger = EveryEpoch()
-        self._check_hooks(hooks, trigger, accumulate, sample_weight, class_weight)
         options = StepOptions(
             check_limit("clip_norm", clip_norm) or self._clip_norm,
             value_range(clip_value) or self._clip_value,
             check_count("accumulate", accumulate),
             check_classes(class_weight),
         )
-        self.backend.check_steps(self.spec, options, hooks)
+        if self._scheduler is not None:
+            hooks = [self._scheduler, *hooks]
+        weighted = sample_weight is not None or class_weight is not None
+        self.backend.check_fit(self.spec, FitCheck(self.workers, options, hooks, trigger, weighted))
         with self._undone_by_failure() as learned:
             if initial_epoch is not None:
                 self._epoch = check_count("initial_epoch", initial_epoch, least=0)
@@ -201,8 +199,6 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
             begun = self.epoch if position is None else position["begun"]
             first = self.epoch if position is None else position["epoch"]
             last = first + _ENDLESS if epochs is None else epochs if initial_epoch is not None else begun + epochs
-            if self._scheduler is not None:
-                hooks = [self._scheduler, *hooks]
             loggers = [*loggers, *([self._tensorboard] if self._tensorboard is not None else [])]
             plan = FitPlan(
                 first,
@@ -225,7 +221,7 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
                 steps_wanted=any(type(logger).steps is not Logger.steps for logger in loggers),
             )
             shown = [logger.show for logger in loggers if isinstance(logger, ProgressSetting)]
-            check_picklable(**self.backend.travels(self.spec), callbacks=hooks, metrics=self.metrics)
+            check_picklable(**self.spec.travels(), callbacks=hooks, metrics=self.metrics)
             context = current()
             gang = self._gang(context)
             with ExitStack() as stack:
@@ -300,10 +296,9 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
     def score(self, data: Any, y: Any = None, **more: Any) -> float:
         """One number, the better the greater, as scikit-learn expects: the first metric (an error with its sign
         turned), or without metrics the accuracy of a classifier and R² of anything else."""
-        name = self.metrics[0].name if self.metrics else self.backend.score_name(self.spec)
-        metrics = self.metrics[:1] or self.backend.tune_metrics(
-            self.spec, resolve(name, class_axis=self.backend.class_axis)
-        )
+        framework = self.backend.framework
+        name = self.metrics[0].name if self.metrics else framework.score_name(self.spec)
+        metrics = self.metrics[:1] or framework.metrics(self.spec, name)
         value = self._evaluate(data, y, metrics, **more)[name]
         return -value if less_is_better(name) else value
 
@@ -349,10 +344,12 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
         sample = predicting.sample(self, calibration_data, feature_cols, count)
         whole = (
             self
-            if self.backend.pretrained
+            if self.backend.framework.inference_only
             else predicting.converted(self, take_rows(sample, 0, predicting.SAMPLE), config)
         )
-        spec = whole.spec if config is None else replace(whole.spec, config={**whole.spec.config, **config})
+        spec: Any = whole.spec
+        if config is not None:
+            spec = replace(spec, config={**spec.config, **config})
         return Estimator(whole.backend, quantize(spec, sample, preset, options), workers=self.workers)
 
     def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
@@ -386,31 +383,12 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
             raise ArgumentError("There is no summary: call set_tensorboard(log_dir, app_name) before fit.")
         return list(self._tensorboard.summary(kind, tag))
 
-    def _check_hooks(
-        self, hooks: list[Callback], trigger: Any, accumulate: int, sample_weight: Any, class_weight: Any
-    ) -> None:
-        if not self.backend.keeps_step(self.spec):
-            if trigger is not None and not isinstance(trigger, EveryEpoch):
-                raise ArgumentError(
-                    f"checkpoint_trigger={trigger!r}: asynchronous workers do not keep step; use EveryEpoch()."
-                )
-            stepwise = [*hooks, *([self._scheduler] if self._scheduler is not None else [])]
-            if any(isinstance(hook, LRScheduler) and hook.per == "step" for hook in stepwise):
-                raise ArgumentError('LRScheduler(per="step"): asynchronous workers do not keep step; use per="epoch".')
-        if getattr(self.spec, "train_step", None) is not None:
-            if accumulate != 1:
-                raise ArgumentError("accumulate= is not for train_step=, which does its own backward passes.")
-            if sample_weight is not None or class_weight is not None:
-                raise ArgumentError("sample_weight= and class_weight= belong to a loss; train_step= computes its own.")
-        if sample_weight is not None or class_weight is not None:
-            self.backend.check_weights(self.spec)
-
     def _run_facts(self, plan: FitPlan) -> dict[str, Any]:
         return {
             "workers": self.workers,
             "batch_size": plan.batch_size,
             "epochs": plan.last_epoch - plan.first_epoch if plan.last_epoch < plan.first_epoch + _ENDLESS else None,
-            "config": dict(getattr(self.spec, "config", {})),
+            "config": dict(self.spec.config),
         }
 
     def _learned(self, with_optimizer: bool) -> dict[str, Any]:
@@ -436,13 +414,13 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
     def _fits(self, state: State | None) -> bool:
         """Whether learned weights still have a place in this model."""
         try:
-            self.backend.model(self.spec, state, self.seed)
+            self.backend.framework.model(self.spec, state, self.seed)
         except Exception:
             return False
         return True
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self._state is not None or self.backend.pretrained
+        return self._state is not None or self.backend.framework.inference_only
 
     def _form(
         self,
@@ -452,20 +430,19 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
         weights: Any = None,
         need_labels: bool | None = None,
     ) -> Form:
-        inputs = self.backend.input_count(self.spec)
+        framework = self.backend.framework
+        inputs = framework.inputs(self.spec).count
         together = inputs is None or inputs == 1 or inputs != len(flat(feature_cols))
-        config = getattr(self.spec, "config", {})
         if need_labels is None:
-            # A custom step may learn without labels.
-            need_labels = getattr(self.spec, "train_step", None) is None
+            need_labels = framework.needs_labels(self.spec)
         return Form(
             feature_cols=feature_cols,
             label_cols=label_cols,
             need_labels=need_labels,
             together=together,
-            creator_arguments=self.backend.creator_arguments(dict(config), batch_size),
+            creator_arguments=framework.creator_arguments(self.spec.config, batch_size),
             weights=weights,
-            triples=self.backend.triples,
+            triples=framework.triples,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -473,7 +450,7 @@ class Estimator(Making, Ranks, Saving, SklearnApi):
         return {**self.__dict__, "_owner": uuid.uuid4().hex}
 
     def __repr__(self) -> str:
-        return f"<Estimator: {self.backend.framework}, backend {self.backend.name}, {self.workers} workers>"
+        return f"<Estimator: {self.backend.framework.name}, backend {self.backend.name}, {self.workers} workers>"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The from_* methods: a model of a framework, and what belongs to it, becomes an estimator."""
+"""The from_* methods: create an estimator from a model of a framework."""
 
 from __future__ import annotations
 
@@ -6,27 +6,77 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orca.backends.registry import find
-from orca.callbacks import LRScheduler
 from orca.context import current
 from orca.core.arguments import check_count
-from orca.errors import ArgumentError
-from orca.metrics import Metric, resolve
+from orca.errors import ArgumentError, suggest
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from orca.backends.base import Backend
+    from orca.backends.base import Backend, Spec
 
 
 class Making:
-    """The part of an estimator that makes it."""
+    """The constructors of an estimator."""
 
     _maker: Callable[..., Any] | None
     _params: dict[str, Any]
 
     if TYPE_CHECKING:
 
-        def __init__(self, backend: Backend, spec: Any, **settings: Any) -> None: ...
+        def __init__(self, backend: Backend[Any], spec: Spec, **settings: Any) -> None: ...
+
+    @classmethod
+    def from_backend(
+        cls,
+        name: str,
+        *,
+        workers: int | None = None,
+        num_workers: int | None = None,
+        workers_per_node: int | None = None,
+        metrics: Any = None,
+        seed: int | None = None,
+        model_dir: str | None = None,
+        epochs: int = 1,
+        batch_size: int = 32,
+        **arguments: Any,
+    ) -> Self:
+        """Create an estimator for any registered backend, those of other packages included.
+
+        Args:
+            name: Full name of the backend, as of its entry point: "torch.horovod".
+            workers: Number of workers (also ``num_workers``), or ``workers_per_node`` times the nodes.
+            metrics: Metrics by name, objects of `orca.metrics` or of the framework, or functions.
+            seed: Seed of weights, shuffling and dropout; random if None.
+            model_dir: Folder for checkpoints, any fsspec path.
+            epochs: Default for `fit`, as is ``batch_size``.
+            arguments: The model and further arguments of the framework, and options of the backend.
+
+        Raises:
+            ArgumentError: The backend or an argument is unknown, or a value cannot work.
+            MissingPackageError: A package of the backend is not installed.
+
+        >>> import torch
+        >>> est = Estimator.from_backend("torch.torch_distributed", model=torch.nn.Linear(2, 1), compression="fp16")
+        >>> est.get_params()["compression"]
+        'fp16'
+        """
+        backend = find(name)
+        _check_arguments(backend, arguments)
+        options = {key: value for key, value in arguments.items() if key in backend.traits.options}
+        rest = {key: value for key, value in arguments.items() if key not in options}
+        settings = {
+            "metrics": metrics,
+            "seed": seed,
+            "model_dir": model_dir,
+            "epochs": epochs,
+            "batch_size": batch_size,
+        }
+        count = _worker_count(workers, num_workers, workers_per_node)
+        estimator = cls(backend, backend.framework.spec(rest, options), workers=count, **settings)
+        places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+        estimator._maker, estimator._params = cls.from_backend, {"name": name, **places, **settings, **arguments}
+        return estimator
 
     @classmethod
     def from_torch(
@@ -52,29 +102,45 @@ class Making:
         batch_size: int = 32,
         **backend_options: Any,
     ) -> Self:
-        """Make an estimator from a PyTorch model.
+        """Create an estimator from a PyTorch model; see `from_backend` for the arguments that all frameworks share.
 
-        ``model`` is a module, a class of one or a creator ``fn(config)``; ``optimizer`` an optimizer of that
-        module, a class or a creator ``fn(model, config)``; ``loss`` a loss module, class, creator or function
-        of (output, target) that returns the mean over the rows. ``scheduler_creator`` is
-        ``fn(optimizer, config)``; its scheduler steps after every epoch, or with ``scheduler_step="step"`` after
-        every step. ``train_step`` is a function ``fn(step)`` that does a whole step by itself, for example with
-        several optimizers; see `orca.backends.torch.custom.Step`.
-
-        ``backend`` is "torch_distributed" (further options: ``sharded=True`` for FSDP2, ``compression``),
-        "horovod" (``compression="fp16"``) or "parameter_server" (``mode="sync"`` or "async", for the latter
-        ``staleness`` and ``servers``; ``compression``). ``epochs`` and ``batch_size`` are what `fit` uses if it
-        is not told otherwise. Checkpoints of `fit` go to ``model_dir``, any fsspec path.
+        Args:
+            model: A module, a module class or a creator ``fn(config)``.
+            optimizer: An optimizer of that module, a class or a creator ``fn(model, config)``.
+            loss: A loss module, class, creator or function of (output, target) that returns the mean over the rows.
+            scheduler_creator: ``fn(optimizer, config)``; its scheduler steps after every epoch, or with
+                ``scheduler_step="step"`` after every step.
+            config: Passed to creators; names like those of a class' parameters are its arguments.
+            backend: "torch_distributed" (options: ``sharded=True`` for FSDP2, ``compression``), "horovod"
+                (``compression="fp16"``) or "parameter_server" (``mode="sync"`` or "async", for the latter
+                ``staleness`` and ``servers``; ``compression``).
+            precision: "fp32", "bf16" or "fp16".
+            sync_batchnorm: Compute batch statistics over all workers.
+            train_step: ``fn(step)`` that does a whole step by itself, for example with several optimizers; see
+                `orca.backends.torch.custom.Step`.
+            backend_options: Options of the backend.
         """
-        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
-        found = find("torch", backend)
-        from orca.backends.torch.spec import TorchSpec
-
-        spec = TorchSpec(
-            model, optimizer, loss, dict(config or {}), train_step, precision, sync_batchnorm, backend_options
-        )
-        scheduler = None if scheduler_creator is None else LRScheduler(scheduler_creator, per=scheduler_step)
-        return cls._made(cls.from_torch, found, spec, given, backend_options, scheduler=scheduler)
+        return cls.from_backend(
+            f"torch.{backend}",
+            workers=workers,
+            num_workers=num_workers,
+            workers_per_node=workers_per_node,
+            metrics=metrics,
+            seed=seed,
+            model_dir=model_dir,
+            epochs=epochs,
+            batch_size=batch_size,
+            model=model,
+            optimizer=optimizer,
+            loss=loss,
+            scheduler_creator=scheduler_creator,
+            scheduler_step=scheduler_step,
+            config=config,
+            precision=precision,
+            sync_batchnorm=sync_batchnorm,
+            train_step=train_step,
+            **backend_options,
+        )._made_by(cls.from_torch, backend=backend)
 
     @classmethod
     def from_keras(
@@ -96,26 +162,39 @@ class Making:
         batch_size: int = 32,
         **backend_options: Any,
     ) -> Self:
-        """Make an estimator from a Keras model.
+        """Create an estimator from a Keras model; see `from_backend` for the arguments that all frameworks share.
 
-        ``model`` (or ``keras_model``) is a compiled Keras 3 model, which stays as it is; ``model_creator`` a function
-        ``fn(config)`` that returns one, and with ``compile_args_creator`` need not compile it: that function
-        ``fn(config)`` returns the arguments of ``model.compile``. The model's own loss, metrics, ``train_step``,
-        ``jit_compile`` and precision policy are used; ``metrics`` are further ones of Orca's for `evaluate`.
+        The model's own loss, metrics, ``train_step``, ``jit_compile`` and precision policy are used; ``metrics`` are
+        further ones of Orca's for `evaluate`.
 
-        ``backend`` is "multiworker" (TensorFlow's collectives; also "tf2", "tf_distributed"), "horovod"
-        (``compression="fp16"``), "parameter_server" (every worker owns a slice of the weights) or "mirrored"
-        (MirroredStrategy: the workers are devices of one process).
+        Args:
+            model: A compiled Keras 3 model (also ``keras_model``), which stays as it is.
+            model_creator: ``fn(config)`` that returns a model.
+            compile_args_creator: ``fn(config)`` that returns the arguments of ``model.compile``, for a creator that
+                does not compile its model.
+            config: Passed to creators.
+            backend: "multiworker" (TensorFlow's collectives; also "tf2", "tf_distributed"), "horovod"
+                (``compression="fp16"``), "parameter_server" (every worker owns a slice of the weights) or "mirrored"
+                (MirroredStrategy: the workers are devices of one process).
+            backend_options: Options of the backend.
         """
-        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
-        if model is not None and keras_model is not None:
-            raise ArgumentError("Give one of model= and keras_model=, not both.")
-        found = find("keras", backend)
-        from orca.backends.keras.spec import KerasSpec
-
-        whole = model if keras_model is None else keras_model
-        spec = KerasSpec(whole, model_creator, compile_args_creator, dict(config or {}), backend_options)
-        return cls._made(cls.from_keras, found, spec, given, backend_options)
+        return cls.from_backend(
+            f"keras.{backend}",
+            workers=workers,
+            num_workers=num_workers,
+            workers_per_node=workers_per_node,
+            metrics=metrics,
+            seed=seed,
+            model_dir=model_dir,
+            epochs=epochs,
+            batch_size=batch_size,
+            model=model,
+            keras_model=keras_model,
+            model_creator=model_creator,
+            compile_args_creator=compile_args_creator,
+            config=config,
+            **backend_options,
+        )._made_by(cls.from_keras, backend=backend)
 
     @classmethod
     def from_mxnet(
@@ -138,27 +217,37 @@ class Making:
         batch_size: int = 32,
         **backend_options: Any,
     ) -> Self:
-        """Make an estimator from an MXNet model (legacy: MXNet is retired).
+        """Create an estimator from an MXNet model (legacy: MXNet is retired); see `from_backend` for shared arguments.
 
-        ``config`` comes from `create_config`. ``model_creator`` is a function ``fn(config)`` that returns a gluon
-        Block, or a Module or Symbol with its loss as last layer; ``loss_creator`` one that returns a gluon loss.
-        ``eval_metrics_creator`` and ``validation_metrics_creator`` return MXNet's metrics; all of them are reported
-        for training and validation.
-
-        ``backend`` is "parameter_server" (MXNet's KVStore: ``kvstore="dist_sync"``, "dist_device_sync" or
-        "dist_async", and ``num_servers``, which run beside the workers together with a scheduler) or "horovod".
+        Args:
+            model_creator: ``fn(config)`` that returns a gluon Block, or a Module or Symbol with its loss as last layer.
+            loss_creator: ``fn(config)`` that returns a gluon loss.
+            config: The result of `create_config`, passed to creators.
+            eval_metrics_creator: ``fn(config)`` that returns MXNet's metrics, as does ``validation_metrics_creator``;
+                all of them are reported for training and validation.
+            backend: "parameter_server" (MXNet's KVStore: ``kvstore="dist_sync"``, "dist_device_sync" or
+                "dist_async", and ``num_servers``, which run beside the workers with a scheduler) or "horovod".
+            backend_options: Options of the backend.
         """
-        given = {key: value for key, value in locals().items() if key not in ("cls", "backend_options")}
-        found = find("mxnet", backend)
-        from orca.backends.mxnet.spec import MXNetSpec
-
-        config = dict(config or {})
-        options = {**backend_options, **({} if num_servers is None else {"num_servers": num_servers})}
-        told = [made(config) for made in (eval_metrics_creator, validation_metrics_creator) if made is not None]
-        seed = config.get("seed") if seed is None else seed
-        spec = MXNetSpec(model_creator, loss_creator, config, options)
-        every = _distinct(found, [metrics, *told])
-        return cls._made(cls.from_mxnet, found, spec, given, backend_options, seed=seed, metrics=every)
+        if num_servers is not None:
+            backend_options["num_servers"] = num_servers
+        return cls.from_backend(
+            f"mxnet.{backend}",
+            workers=workers,
+            num_workers=num_workers,
+            workers_per_node=workers_per_node,
+            metrics=metrics,
+            seed=seed,
+            model_dir=model_dir,
+            epochs=epochs,
+            batch_size=batch_size,
+            model_creator=model_creator,
+            loss_creator=loss_creator,
+            config=config,
+            eval_metrics_creator=eval_metrics_creator,
+            validation_metrics_creator=validation_metrics_creator,
+            **backend_options,
+        )._made_by(cls.from_mxnet, backend=backend, num_servers=num_servers)
 
     @classmethod
     def from_openvino(
@@ -174,57 +263,57 @@ class Making:
         num_workers: int | None = None,
         workers_per_node: int | None = None,
     ) -> Self:
-        """Make an estimator that only predicts, from a file of OpenVINO's or one that it can convert.
+        """Create an estimator that only predicts, from an OpenVINO file or one that OpenVINO can convert.
 
-        ``model_path`` is an IR (.xml with its .bin beside it), an ONNX, .keras, TorchScript (.pt) or ExportedProgram
-        (.pt2) file or a SavedModel folder, also at an fsspec URL; ``model`` a live torch, Keras or OpenVINO model.
-        A torch module has to be told what its inputs look like, by ``shape`` or by ``example``, a few rows.
-
-        ``shape`` sets the shape of the input, with None for any length: a tuple, or a list or dict of them for
-        several inputs. ``layout`` is that of the data if it is not the model's, such as "NHWC". ``config`` has
-        "device" ("CPU"), "performance_hint" ("throughput" or "latency"), "num_streams", "num_requests",
-        "num_threads", "precision" ("f32"; "f16", "bf16", or "auto" for the device's own), "cache_dir" for compiled
-        models, "mean" and "scale" for the input, and OpenVINO's own properties in capitals.
+        Args:
+            model_path: An IR (.xml with its .bin beside it), an ONNX, .keras, TorchScript (.pt) or ExportedProgram
+                (.pt2) file or a SavedModel folder, also at an fsspec URL.
+            model: A live torch, Keras or OpenVINO model. A torch module needs ``shape`` or ``example``.
+            config: "device" ("CPU"), "performance_hint" ("throughput" or "latency"), "num_streams", "num_requests",
+                "num_threads", "precision" ("f32"; "f16", "bf16", or "auto" for the device's own), "cache_dir" for
+                compiled models, "mean" and "scale" for the input, and OpenVINO's own properties in capitals.
+            layout: Layout of the data if it is not the model's, such as "NHWC".
+            shape: Shape of the input, with None for any length: a tuple, or a list or dict of them.
+            example: A few rows of input.
+            workers: Number of workers (also ``num_workers``), or ``workers_per_node`` times the nodes.
         """
-        given = {key: value for key, value in locals().items() if key != "cls"}
-        found = find("openvino", "openvino")
-        from orca.backends.openvino.spec import OpenvinoSpec
+        return cls.from_backend(
+            "openvino.openvino",
+            workers=workers,
+            num_workers=num_workers,
+            workers_per_node=workers_per_node,
+            model_path=model_path,
+            model=model,
+            config=config,
+            layout=layout,
+            shape=shape,
+            example=example,
+        )._made_by(cls.from_openvino, without=("metrics", "seed", "model_dir", "epochs", "batch_size"))
 
-        spec = OpenvinoSpec.make(model_path, model, config, layout, shape, example)
-        return cls._made(cls.from_openvino, found, spec, given, {})
-
-    @classmethod
-    def _made(
-        cls,
-        maker: Callable[..., Any],
-        backend: Backend,
-        spec: Any,
-        given: dict[str, Any],
-        options: dict[str, Any],
-        **changed: Any,
-    ) -> Self:
-        """An estimator from what a ``from_*`` method was given, which it keeps as its parameters."""
-        names = ("metrics", "seed", "model_dir", "epochs", "batch_size")
-        common = {name: given[name] for name in names if name in given}
-        workers = _worker_count(given["workers"], given["num_workers"], given["workers_per_node"])
-        made = cls(backend, spec, workers=workers, **{**common, **changed})
-        made._maker, made._params = maker, {**given, **options}
-        return made
+    def _made_by(self, maker: Callable[..., Any], without: tuple[str, ...] = (), **params: Any) -> Self:
+        """Set the ``from_*`` method whose parameters `get_params` returns, in place of `from_backend`."""
+        shared = {key: value for key, value in self._params.items() if key not in ("name", *without)}
+        self._maker, self._params = maker, {**shared, **params}
+        return self
 
 
-def _distinct(backend: Backend, given: list[Any]) -> list[Metric] | None:
-    """Metrics given in several places, each name once."""
-    found: dict[str, Metric] = {}
-    for part in given:
-        for metric in resolve(part, adapt=backend.adapt_metric, class_axis=backend.class_axis):
-            found.setdefault(metric.name, metric)
-    return list(found.values()) or None
+def _check_arguments(backend: Backend[Any], arguments: dict[str, Any]) -> None:
+    """Raise if an argument is known neither to the framework nor to the backend."""
+    framework, options = backend.framework, backend.traits.options
+    for name, value in arguments.items():
+        if name not in framework.arguments and name not in options:
+            raise ArgumentError(
+                f"{name}={value!r} is not an option of backend={backend.name!r}."
+                + (f" Its options: {', '.join(options)}." if options else " It has none.")
+                + f" Arguments of {framework.name}: {', '.join(framework.arguments)}."
+                + suggest(name, (*options, *framework.arguments))
+            )
 
 
 def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:
-    given = [value for value in (workers, num_workers) if value is not None]
-    if len(given) > 1 or (given and per_node is not None):
+    counts = [count for count in (workers, num_workers) if count is not None]
+    if len(counts) > 1 or (counts and per_node is not None):
         raise ArgumentError("Give one of workers=, num_workers= and workers_per_node=, not several.")
     if per_node is None:
-        return given[0] if given else 1
+        return counts[0] if counts else 1
     return check_count("workers_per_node", per_node) * current().nodes

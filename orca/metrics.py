@@ -265,6 +265,18 @@ def resolve(spec: object, adapt: Adapt | None = None, class_axis: int = -1) -> l
     return metrics
 
 
+def for_logits(metrics: Iterable[Metric]) -> list[Metric]:
+    """Move the decision threshold of metrics from 0.5 to 0, for a model whose outputs are logits.
+
+    >>> for_logits([Accuracy()])[0].threshold
+    0.0
+    """
+    return [
+        replace(metric, threshold=0.0) if getattr(metric, "threshold", None) == 0.5 else metric  # type: ignore[type-var]
+        for metric in metrics
+    ]
+
+
 def _flatten(spec: Any, adapt: Adapt, known: dict[str, Metric], name: str = "") -> list[Metric]:
     if spec is None or isinstance(spec, Metric):
         return [] if spec is None else [spec]

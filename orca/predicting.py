@@ -91,7 +91,7 @@ def predict(
             + suggest(str(accelerator), ACCELERATORS)
         )
     context = current()
-    fast = est.backend.pretrained or accelerator is not None
+    fast = est.backend.framework.inference_only or accelerator is not None
     # Nobody else computes meanwhile: a model that brings its own threads has no need of another process.
     alone = fast and est.workers == 1 and context.runtime == "local"
     source = _source(est, data, feature_cols, context, alone, batch_size)
@@ -100,16 +100,16 @@ def predict(
         sample = source.sample(SAMPLE if accelerator is not None else 1)
         if not row_count(sample):
             sample = None
-    if accelerator is not None and not est.backend.pretrained:
+    if accelerator is not None and not est.backend.framework.inference_only:
         if sample is None:
             raise DataError(f"accelerator={accelerator!r} has to see a row of the data, which has none.")
         est = converted(est, sample)
-    context.prefer(est.backend.preload)
+    context.prefer(est.backend.traits.preload)
     if sample is not None:
         # All rows if they are here, as they cost nothing: a missing axis of rows cannot be seen in one row.
         whole = source.here and not source.framed
-        est.backend.check_features(est.spec, source.data["x"] if whole else sample)
-    check_picklable(**est.backend.travels(est.spec))
+        est.backend.framework.check_features(est.spec, source.data["x"] if whole else sample)
+    check_picklable(**est.spec.travels())
     step = _step(est, batch_size, output_cols, source, _threads(context, source))
     if source.kind == "spark":
         return add_columns(data, source.form, step.tables, _outputs_like(est, step, sample))
@@ -133,19 +133,19 @@ def converted(est: Estimator, sample: Any, config: dict[str, Any] | None = None)
     """The model as an OpenVINO estimator, compared on these rows; made once for every state of it."""
     key = est._owner, est._version, describe(sample), config
     if est._fast is None or est._fast[0] != key:
-        found = find("openvino", "openvino")
+        backend = find("openvino", "openvino")
         from orca.backends.openvino.accelerating import accelerate
 
         job = Job(est.backend, est.spec, est._owner, est._version, est._state, est.seed)
         output = Predict(job, 1, 0).fresh().predict_step(sample)
-        spec = accelerate(est.backend, est.get_model(), sample, output, config)
-        est._fast = key, type(est)(found, spec, workers=est.workers, seed=est.seed)
+        spec = accelerate(est.backend.framework, est.get_model(), sample, output, config)
+        est._fast = key, type(est)(backend, spec, workers=est.workers, seed=est.seed)
     return est._fast[1]
 
 
 def _outputs_like(est: Estimator, step: Predict, sample: Any = None) -> Any:
     """An example of the outputs, from rows of the last fit; made once for every state of the model."""
-    if est.backend.pretrained:
+    if est.backend.framework.inference_only:
         return step.like(sample)
     if est._example is None:
         return None
@@ -170,13 +170,13 @@ def _source(
         check_features(frames, form)
         return Source(data, kind, form, frames)
     # A dataset that was made for training brings labels, unless its parts may be the inputs of a model of several.
-    several = (est.backend.input_count(est.spec) or 1) > 1 and not est.backend.triples
+    several = (est.backend.framework.inputs(est.spec).count or 1) > 1 and not est.backend.framework.triples
     labelled = kind == "tf" or (kind in ("torch", "creator") and not several)
-    form = est._form(None, None, est.backend.batch_size(est.spec, batch_size), need_labels=False)
+    form = est._form(None, None, est.backend.framework.batch_size(est.spec, batch_size), need_labels=False)
     form = replace(form, pairs=labelled)
     if kind == "shards":
         return Source(data, kind, form, data.to_engine(context.engine))
-    names = est.backend.input_names(est.spec)
+    names = list(est.backend.framework.inputs(est.spec).names)
     if isinstance(data, dict) and len(names) > 1 and set(names) <= set(data):
         data = {"x": data}  # also if one of the inputs is called "x"
     if alone and kind == "arrays":
@@ -187,7 +187,7 @@ def _source(
 
 def _columns(est: Estimator, known: list[str], given: Columns) -> Columns:
     """The columns to read: as given, or those named like the model's inputs, in its order, or "features"."""
-    names = est.backend.input_names(est.spec)
+    names = list(est.backend.framework.inputs(est.spec).names)
     if given is not None:
         by_name = isinstance(given, list | tuple) and len(given) > 1 and set(names) == set(flat(given))
         return names if by_name else given
@@ -223,7 +223,7 @@ def _step(est: Estimator, batch_size: int | None, output_cols: Any, source: Sour
     names = [output_cols] if isinstance(output_cols, str) else output_cols
     return Predict(
         Job(est.backend, est.spec, est._owner, est._version, est._state, est.seed),
-        est.backend.batch_size(est.spec, batch_size),
+        est.backend.framework.batch_size(est.spec, batch_size),
         threads,
         feature_cols=source.form.feature_cols,
         together=source.form.together,

@@ -17,15 +17,15 @@ from orca.shards.tree import tree_map
 if TYPE_CHECKING:
     from typing import Self
 
-    from orca.backends.base import Backend, State
+    from orca.backends.base import Backend, Spec, State
     from orca.callbacks import LRScheduler
 
 
 class Saving:
     """The half of an estimator that holds the model's state."""
 
-    backend: Backend
-    spec: Any
+    backend: Backend[Any]
+    spec: Spec
     seed: int
     model_dir: str | None
     _epoch: int
@@ -39,13 +39,13 @@ class Saving:
 
     def get_model(self) -> Any:
         """The model as an object of its framework, with the weights learned so far."""
-        return self.backend.model(self.spec, self._state, self.seed)
+        return self.backend.framework.model(self.spec, self._state, self.seed)
 
     def get_state_dict(self) -> dict[str, Any]:
         """The weights learned so far, in the framework's own form."""
         if self._state is None:
             raise NotFittedError("There are no weights yet: call fit or load first.")
-        return self.backend.state_dict(self._state)
+        return self.backend.framework.state_dict(self._state)
 
     def export(self, kind: str, path: str, example: Any = None) -> str:
         """Write the model for other programs: "onnx", "openvino", "torchscript" or "exported_program".
@@ -54,9 +54,9 @@ class Saving:
         """
         if example is None and self._example is not None:
             example = blank(self._example)
-        if example is None and not self.backend.pretrained:
+        if example is None and not self.backend.framework.inference_only:
             raise NotFittedError("export has to know the form of the inputs: give example= (a few rows), or fit first.")
-        return self.backend.export(self.get_model(), kind, str(path), example)
+        return self.backend.framework.export(self.get_model(), kind, str(path), example)
 
     def save(self, path: str) -> str:
         """Save what was learned (weights, optimizer, position) to a folder on any fsspec path; return the path.
@@ -65,12 +65,14 @@ class Saving:
         gets such a file.
         """
         path = os.fspath(path)
-        if self.backend.pretrained and not path.endswith(self.backend.files):
-            raise ArgumentError(f"path={path!r}: a model of this kind is saved as {', '.join(self.backend.files)}.")
-        if self._state is None and not self.backend.pretrained:
+        if self.backend.framework.inference_only and not path.endswith(self.backend.framework.file_suffixes):
+            raise ArgumentError(
+                f"path={path!r}: a model of this kind is saved as {', '.join(self.backend.framework.file_suffixes)}."
+            )
+        if self._state is None and not self.backend.framework.inference_only:
             raise NotFittedError("There is nothing to save yet: call fit or load first.")
-        if self._state is None or path.endswith(self.backend.files):
-            self.backend.write_model(self.get_model(), path)
+        if self._state is None or path.endswith(self.backend.framework.file_suffixes):
+            self.backend.framework.write_model(self.get_model(), path)
             return path
         state = {**self._state, "position": self._position, "example": self._example}
         checkpoint.save(path, {**self._about(), "epoch": self._epoch, "step": self._step}, state)
@@ -89,8 +91,8 @@ class Saving:
         if self._state is None:
             raise NotFittedError("There are no weights yet: call fit or load first.")
         path = os.fspath(path)
-        if path.endswith(self.backend.files):
-            self.backend.write_model(self.get_model(), path)
+        if path.endswith(self.backend.framework.file_suffixes):
+            self.backend.framework.write_model(self.get_model(), path)
         else:
             checkpoint.save(path, {**self._about(), "epoch": 0, "step": 0}, {"model": self._state["model"]})
         return path
@@ -98,8 +100,8 @@ class Saving:
     def load_weights(self, path: str) -> Self:
         """Take over the weights alone, of a file or folder that `save` or `save_weights` made."""
         path = os.fspath(path)
-        own = path.endswith(self.backend.files)
-        state = self.backend.read_model(self.spec, path, None) if own else checkpoint.load(path)[1]
+        own = path.endswith(self.backend.framework.file_suffixes)
+        state = self.backend.framework.read_model(self.spec, path, None) if own else checkpoint.load(path)[1]
         kept = {key: value for key, value in (self._state or {}).items() if key != "model"}
         self._hold({"model": state["model"], **kept})
         return self
@@ -110,20 +112,19 @@ class Saving:
         ``custom_objects`` are the classes and functions that a Keras file only names.
         """
         path = os.fspath(path)
-        if path.endswith(self.backend.files):
-            self._hold(self.backend.read_model(self.spec, path, custom_objects))
+        if path.endswith(self.backend.framework.file_suffixes):
+            self._hold(self.backend.framework.read_model(self.spec, path, custom_objects))
             self._position = self._example = None
             return self
         about, state = checkpoint.load(path)
-        if about["framework"] != self.backend.framework:
-            raise DataError(
-                f"path={path!r} was saved from {about['framework']}; this estimator is for {self.backend.framework}."
-            )
+        framework = self.backend.framework.name
+        if about["framework"] != framework:
+            raise DataError(f"path={path!r} was saved from {about['framework']}; this estimator is for {framework}.")
         self._position = state.pop("position", None)
         if self._scheduler is not None and self._position is not None:
-            known = [told for kind, told in self._position["callbacks"] if kind == type(self._scheduler).__name__]
-            if known:
-                self._scheduler.load_state(known[0])
+            states = [state for kind, state in self._position["callbacks"] if kind == type(self._scheduler).__name__]
+            if states:
+                self._scheduler.load_state(states[0])
         self._example = state.pop("example", None)
         self._hold(state)
         self._epoch = int(about["epoch"])
@@ -165,7 +166,7 @@ class Saving:
         return self._position
 
     def _about(self) -> dict[str, Any]:
-        return {"backend": self.backend.name, "framework": self.backend.framework, "seed": self.seed}
+        return {"backend": self.backend.name, "framework": self.backend.framework.name, "seed": self.seed}
 
 
 def blank(example: Any) -> Any:

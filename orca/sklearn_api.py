@@ -24,7 +24,7 @@ class SklearnApi(ABC):
 
     _maker: Callable[..., Any] | None = None
     _params: dict[str, Any]
-    backend: Backend
+    backend: Backend[Any]
     seed: int
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -41,10 +41,13 @@ class SklearnApi(ABC):
         changed = dict(self._params)
         for name, value in params.items():
             head, _, entry = name.partition("__")
-            if (head not in changed and head not in self.backend.options) or (entry and head != "config"):
+            accepted = {**changed, **dict.fromkeys((*self.backend.framework.arguments, *self.backend.traits.options))}
+            if head not in accepted or (entry and head != "config"):
                 known = ", ".join(changed)
-                raise ArgumentError(f"set_params does not know {name!r}. Parameters: {known}." + suggest(head, changed))
-            changed[head] = {**(changed["config"] or {}), entry: value} if entry else value
+                raise ArgumentError(
+                    f"set_params does not know {name!r}. Parameters: {known}." + suggest(head, accepted)
+                )
+            changed[head] = {**(changed.get("config") or {}), entry: value} if entry else value
         fresh = self._remake(changed)
         changes = {name.partition("__")[0] for name in params}
         kept = self._learned(with_optimizer=changes <= set(KEEPS_STATE)) if "model" not in changes else {}

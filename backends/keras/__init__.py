@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: one replica, several ways to add gradients up."""
+"""Keras on TensorFlow or torch: one replica, several synchronization strategies."""
 
 from __future__ import annotations
 

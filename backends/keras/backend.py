@@ -1,46 +1,42 @@
-"""The Keras backends as the estimator sees them: one replica, with gradients summed in the way the backend names."""
+"""The Keras backends: one replica, with gradients reduced by the synchronization strategy of the backend."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 from keras.src.utils.naming import reset_uids
 
-from orca.backends.base import Backend, Replica, State, StepOptions
+from orca.backends.base import Backend, FitCheck, Replica, Topology, Traits
 from orca.backends.keras.engine import LIBRARY
-from orca.backends.keras.replica import KerasReplica, build_on
+from orca.backends.keras.framework import KerasFramework, seeded_model
+from orca.backends.keras.replica import KerasReplica
 from orca.backends.keras.settings import kept, start_over
 from orca.backends.keras.spec import KerasSpec, check_compiled, check_trainable
-from orca.backends.keras.state import load_optimizers, load_weights, named_weights, optimizer_state, optimizers_of
 from orca.backends.keras.sync import Reducer
-from orca.callbacks import Callback, overrides
-from orca.errors import ArgumentError, DataError
+from orca.callbacks import overrides
+from orca.core.machine import granted_threads
+from orca.errors import ArgumentError
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
 
 Join = Callable[["RankContext", KerasSpec, int], Reducer]
 
+_PRELOAD = (LIBRARY, "keras", "orca.backends.keras", "orca.backends.worker.training", "orca.launch.exchange")
 
-class KerasBackend(Backend):
-    """Keras models on TensorFlow, with gradients added up by what `join` returns on each rank."""
 
-    framework = "keras"
-    preload = (LIBRARY, "keras", "orca.backends.keras", "orca.backends.worker.training", "orca.launch.exchange")
+class KerasBackend(Backend[KerasSpec]):
+    """Keras models, with gradients reduced by the `Reducer` that `join` returns on each rank."""
 
-    triples = True
-    files = (".keras", ".h5", ".hdf5")
+    framework = KerasFramework()
 
     def __init__(self, name: str, join: Join, options: Sequence[str] = ()) -> None:
         self.name = name
+        self.traits = Traits(_PRELOAD, options=tuple(options))
         self._join = join
-        self.options = tuple(options)
 
     def check(self, spec: KerasSpec, workers: int) -> None:
         if LIBRARY != "tensorflow" and not (LIBRARY == "torch" and self.name == "multiworker"):
@@ -50,30 +46,27 @@ class KerasBackend(Backend):
                 f"KERAS_BACKEND=tensorflow before the first import of keras.{also}"
             )
         spec.check()
-        self.check_options(spec.sync_options)
         compression = spec.sync_options.get("compression")
         if compression not in (None, "fp16"):
             raise ArgumentError(f'compression={compression!r}: expected "fp16" or None.')
 
-    def check_fit(self, spec: KerasSpec) -> None:
+    def check_fit(self, spec: KerasSpec, fit: FitCheck) -> None:
         if spec.model is not None:
             check_compiled(spec.model)
-            spec.packed()
-
-    def check_steps(self, spec: KerasSpec, options: StepOptions, hooks: Sequence[Callback]) -> None:
-        if options.accumulate != 1:
+            spec.packed  # noqa: B018 - raises if the model cannot be sent to the ranks
+        super().check_fit(spec, fit)
+        if fit.options.accumulate != 1:
             raise ArgumentError(
                 "accumulate= is not for Keras, whose optimizers do it themselves: give the optimizer "
                 "gradient_accumulation_steps=."
             )
-        for hook in hooks:
-            if overrides(hook, "on_gradients"):
-                raise ArgumentError(f"{type(hook).__name__}.on_gradients: Keras' steps do not show their gradients.")
+        for callback in fit.callbacks:
+            if overrides(callback, "on_gradients"):
+                raise ArgumentError(
+                    f"{type(callback).__name__}.on_gradients: Keras' steps do not show their gradients."
+                )
 
-    def travels(self, spec: KerasSpec) -> dict[str, Any]:
-        return {"model_creator": spec.creator, "compile_args_creator": spec.compile_args, "config": spec.config}
-
-    def build(self, spec: KerasSpec, context: RankContext, seed: int) -> Replica:
+    def build(self, spec: KerasSpec, context: RankContext, seed: int, workers: int) -> Replica:
         if spec.library != LIBRARY:
             raise ArgumentError(
                 f"Keras runs on {LIBRARY} in this worker and on {spec.library} in the driver: set KERAS_BACKEND="
@@ -81,7 +74,7 @@ class KerasBackend(Backend):
             )
         prepare(context)
         start_over()
-        reset_uids()  # a model's names do not tell how many this process has made before
+        reset_uids()  # a model's names must not depend on the models this process has created before
         number = context.memory["keras.replicas"] = context.memory.get("keras.replicas", 0) + 1
         reducer = Reducer() if context.place.world == 1 else self._join(context, spec, number)
         # The same seed on every rank gives the same first weights; each epoch then starts a stream per rank.
@@ -93,112 +86,23 @@ class KerasBackend(Backend):
 
     def build_alone(self, spec: KerasSpec, seed: int, threads: int | None) -> Replica:
         if threads != 0:
-            wanted = threads or int(os.environ.get("OMP_NUM_THREADS", "1"))
-            # Once TensorFlow runs it keeps the threads that it was given then.
+            # Once TensorFlow runs, its number of threads is fixed.
             with contextlib.suppress(RuntimeError):
-                use_threads(wanted)
+                use_threads(threads or granted_threads())
         with kept():
             if threads != 0:
                 start_over()
-            return KerasReplica(self._seeded(spec, seed), trains=False)
-
-    @staticmethod
-    def _seeded(spec: KerasSpec, seed: int) -> Any:
-        """A model with the first weights that the ranks have; random numbers of this process go on as they were."""
-        if spec.creator is None:
-            return spec.make_model()
-        numbers, arrays = random.getstate(), np.random.get_state()
-        try:
-            keras.utils.set_random_seed(seed)
-            return spec.make_model()
-        finally:
-            random.setstate(numbers)
-            np.random.set_state(arrays)
-
-    def model(self, spec: KerasSpec, state: State | None, seed: int) -> Any:
-        with kept():
-            model = self._seeded(spec, seed)
-        if state:
-            if not model.built and state.get("inputs") is not None:
-                build_on(model, state["inputs"])
-            if not model.built:
-                raise ArgumentError(
-                    f"The Keras model {model.name!r} does not know its input shape before it is called: begin it with "
-                    "keras.Input(shape=…), or build it in model_creator."
-                )
-            load_weights(model, state["model"])
-            load_optimizers(optimizers_of(model), state, model)
-        return model
-
-    def write_model(self, model: Any, path: str) -> None:
-        if path.endswith(".weights.h5"):
-            model.save_weights(path)
-        else:
-            model.save(path)
-
-    def read_model(self, spec: KerasSpec, path: str, custom_objects: Mapping[str, Any] | None) -> State:
-        if not os.path.exists(path):
-            raise DataError(f"path={path!r} does not exist.")
-        if path.endswith(".weights.h5"):
-            with kept():
-                model = spec.make_model()
-            model.load_weights(path)
-            return {"model": named_weights(model)}
-        found = keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
-        state: State = {"model": named_weights(found)}
-        if getattr(found, "optimizer", None) is not None and found.optimizer.built:
-            state["optimizer"] = {"optimizer": optimizer_state(found.optimizer)}
-        return state
-
-    def export(self, model: Any, kind: str, path: str, example: Any) -> str:
-        from orca.backends.keras.export import export
-
-        return export(model, kind, path, example)
-
-    def score_name(self, spec: KerasSpec) -> str:
-        loss = getattr(spec.model, "loss", None) if spec.model is not None else None
-        name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
-        return "accuracy" if loss is None or "crossentropy" in str(name) else "r2"
-
-    def input_count(self, spec: KerasSpec) -> int | None:
-        inputs = getattr(spec.model, "inputs", None)
-        return len(inputs) if inputs else None
-
-    def adapt_callback(self, callback: object) -> Callback | None:
-        from orca.backends.keras.callbacks import adapt
-
-        return adapt(callback)
+            return KerasReplica(seeded_model(spec, seed), trains=False)
 
     def notes(self, spec: KerasSpec) -> Sequence[str]:
         return [f"keras {keras.__version__} on {LIBRARY}"]
 
 
-def prepare(context: RankContext, devices: int = 1) -> None:
-    """Have Keras' library ready in a rank's process."""
-    if LIBRARY == "torch":
-        use_threads(context.place.threads)
-        return
-    from orca.backends.keras import cluster
-
-    cluster.prepare(context, devices)
-
-
-def use_threads(threads: int) -> None:
-    if LIBRARY == "torch":
-        import torch
-
-        torch.set_num_threads(threads)
-    else:
-        import tensorflow as tf
-
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-
-
 class ServerBackend(KerasBackend):
-    """The parameter server in step: every rank owns a slice of the weights."""
+    """The synchronous parameter server: every rank owns a slice of the weights."""
 
-    def check_fit(self, spec: KerasSpec) -> None:
-        super().check_fit(spec)
+    def check_fit(self, spec: KerasSpec, fit: FitCheck) -> None:
+        super().check_fit(spec, fit)
         if spec.model is not None and spec.model.optimizer is not None:
             from orca.backends.keras.slices import check_optimizer
 
@@ -216,22 +120,40 @@ class ServerBackend(KerasBackend):
 class MirroredBackend(KerasBackend):
     """MirroredStrategy: one process for all workers, each a device of the host."""
 
-    def ranks(self, spec: KerasSpec, workers: int) -> int:
-        return 1
+    def topology(self, spec: KerasSpec, workers: int) -> Topology:
+        return Topology(1)
 
-    def check(self, spec: KerasSpec, workers: int) -> None:
-        super().check(spec, workers)
-        spec.workers = workers
-
-    def build(self, spec: KerasSpec, context: RankContext, seed: int) -> Replica:
+    def build(self, spec: KerasSpec, context: RankContext, seed: int, workers: int) -> Replica:
         from orca.backends.keras.mirrored import MirroredReplica
 
         key = "tensorflow devices"
-        if context.memory.get(key) != spec.workers:
+        if context.memory.get(key) != workers:
             context.memory.pop("tensorflow", None)
-            context.memory[key] = spec.workers
-        prepare(context, spec.workers)
+            context.memory[key] = workers
+        prepare(context, workers)
         start_over()
         reset_uids()
         keras.utils.set_random_seed(seed)
-        return MirroredReplica(lambda: check_trainable(spec.make_model(), spec.workers), spec.workers)
+        return MirroredReplica(lambda: check_trainable(spec.make_model(), workers), workers)
+
+
+def prepare(context: RankContext, devices: int = 1) -> None:
+    """Set up Keras' library in a rank's process."""
+    if LIBRARY == "torch":
+        use_threads(context.place.threads)
+        return
+    from orca.backends.keras import cluster
+
+    cluster.prepare(context, devices)
+
+
+def use_threads(threads: int) -> None:
+    """Set the number of threads of Keras' library."""
+    if LIBRARY == "torch":
+        import torch
+
+        torch.set_num_threads(threads)
+    else:
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -1,9 +1,10 @@
-"""What the user gave to `from_keras`, checked on the driver and turned into a compiled model on the rank."""
+"""The arguments of `from_keras`: checked on the driver, turned into a compiled model on the rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -15,7 +16,7 @@ from orca.errors import ArgumentError
 _MEANS = ("sum_over_batch_size", "mean")
 
 
-@dataclass
+@dataclass(frozen=True)
 class KerasSpec:
     """A compiled model, or a function that makes one."""
 
@@ -24,18 +25,19 @@ class KerasSpec:
     compile_args: Callable[..., Any] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     sync_options: Mapping[str, Any] = field(default_factory=dict)
-    workers: int = 1
     library: str = LIBRARY
-    _packed: Packed | None = None
+
+    def travels(self) -> dict[str, object]:
+        return {"model_creator": self.creator, "compile_args_creator": self.compile_args, "config": self.config}
 
     def make_model(self) -> Any:
-        """A model of this process's own, compiled."""
+        """Create a compiled model for this process."""
         if self.creator is None:
-            return self.packed().open()
-        made = self.creator(self.config)
-        if not isinstance(made, keras.Model):
+            return self.packed.open()
+        model = self.creator(self.config)
+        if not isinstance(model, keras.Model):
             raise ArgumentError(
-                f"model_creator= returned a {type(made).__name__}; expected a keras.Model. Let it return the model."
+                f"model_creator= returned a {type(model).__name__}; expected a keras.Model. Let it return the model."
             )
         if self.compile_args is not None:
             arguments = self.compile_args(self.config)
@@ -44,17 +46,13 @@ class KerasSpec:
                     f"compile_args_creator= returned a {type(arguments).__name__}; expected a dict of arguments for "
                     "model.compile."
                 )
-            made.compile(**arguments)
-        return made
+            model.compile(**arguments)
+        return model
 
+    @cached_property
     def packed(self) -> Packed:
-        if self._packed is None:
-            self._packed = pack(self.model)
-        return self._packed
-
-    def known_model(self) -> Any:
-        """The model as far as it can be looked at without calling the user's function."""
-        return self.model
+        """The model as bytes."""
+        return pack(self.model)
 
     def check(self) -> None:
         if (self.model is None) == (self.creator is None):
@@ -74,21 +72,21 @@ class KerasSpec:
                 raise ArgumentError("compile_args_creator= goes with model_creator=; compile a model of your own.")
 
     def __getstate__(self) -> dict[str, Any]:
-        """The model travels as bytes."""
-        packed = self.packed() if self.creator is None else None
-        return {**self.__dict__, "model": None, "_packed": packed}
+        """Send the model as bytes."""
+        packed = {"packed": self.packed} if self.creator is None else {}
+        return {**self.__dict__, "model": None, **packed}
 
     def __deepcopy__(self, memo: Any) -> KerasSpec:
         return self
 
 
 def check_trainable(model: Any, workers: int) -> Any:
-    """Return the model if so many workers can train it together."""
+    """Return the model if that many workers can train it together."""
     check_compiled(model)
     wrong = [loss for loss in _losses(model.loss) if getattr(loss, "reduction", None) not in (None, *_MEANS)]
     if workers > 1 and wrong:
         raise ArgumentError(
-            f"The loss {wrong[0].name!r} has reduction={wrong[0].reduction!r}, which workers cannot put together from "
+            f"The loss {wrong[0].name!r} has reduction={wrong[0].reduction!r}, which workers cannot combine across "
             'their rows. Use reduction="sum_over_batch_size", the mean over the rows, or workers=1.'
         )
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import mxnet  # noqa: F401 - so that a missing package is told at once
+import mxnet  # noqa: F401 - so that a missing package is reported at once
 
 from orca.backends.mxnet.backend import MXNetBackend, ServerBackend
 from orca.backends.mxnet.sync import Sync
@@ -26,5 +26,5 @@ def _join_store(context: RankContext, spec: MXNetSpec, workers: int) -> Sync:
     return join(context, workers, spec.servers(workers), spec.kvstore)
 
 
-parameter_server = ServerBackend("parameter_server", _join_store, options=("kvstore", "num_servers"))
+parameter_server = ServerBackend("parameter_server", _join_store)
 horovod = MXNetBackend("horovod", _join_horovod)

@@ -94,7 +94,7 @@ def _kind(model: Any) -> str:
 def _exported(framework: str, backend: str, model: Any, example: Any) -> Any:
     """By way of the framework's own backend, which knows how to keep the number of rows open."""
     with tempfile.TemporaryDirectory(prefix="orca-openvino-") as folder:
-        path = find(framework, backend).export(model, "openvino", f"{folder}/model.xml", example)
+        path = find(framework, backend).framework.export(model, "openvino", f"{folder}/model.xml", example)
         # A model read from files maps them; these files go away.
         with open(path, "rb") as xml, open(path[:-4] + ".bin", "rb") as weights:
             return core().read_model(xml.read(), weights.read())

@@ -74,7 +74,7 @@ def predict_files(model: str, inputs: str, output: str, options: Options) -> Tol
             # What is wrong is the model, not a layout that nobody gave.
             _row_port(Estimator.from_openvino(model_path=model, config=given).spec)
         raise
-    rows_at_once = _piece_rows(est.spec, est.backend.batch_size(est.spec, options.batch_size))
+    rows_at_once = _piece_rows(est.spec, est.backend.framework.batch_size(est.spec, options.batch_size))
     pixels = options.size or _image_size(est.spec) if form == "images" else None
     source = _Source(files, form, rows_at_once, pixels, *(common_schema(files) if form == "table" else ()))
     show = sys.stderr.isatty() if options.progress is None else options.progress

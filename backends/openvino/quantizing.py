@@ -50,7 +50,7 @@ def quantize(spec: OpenvinoSpec, features: Any, preset: str, options: dict[str, 
         except RuntimeError as error:
             raise DataError(f"NNCF cannot quantise this model: {first_line(error)}.") from error
     return OpenvinoSpec(
-        ModelFiles.of(made, spec.cache), spec.inputs, spec.outputs, dict(spec.config), spec.form, f"{spec.told}, int8"
+        ModelFiles.of(made, spec.cache), spec.inputs, spec.outputs, dict(spec.config), spec.form, f"{spec.origin}, int8"
     )
 
 

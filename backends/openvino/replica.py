@@ -58,7 +58,7 @@ class OpenvinoReplica(Replica):
         try:
             yield from self._queue.run(requests)
         except RuntimeError as error:
-            raise DataError(f"OpenVINO cannot run {self._spec.told!r} on these rows: {first_line(error)}.") from error
+            raise DataError(f"OpenVINO cannot run {self._spec.origin!r} on these rows: {first_line(error)}.") from error
 
     def _joined(self, done: list[list[Array]], requests: Requests) -> Any:
         """The outputs of a batch's requests as one, with the rows that only filled up a request cut off."""
@@ -114,4 +114,4 @@ def compiled(spec: OpenvinoSpec, threads: int) -> Any:
             raise ArgumentError(
                 f"config has device={device!r}, which is not on this machine. It has: {known}."
             ) from error
-        raise ArgumentError(f"OpenVINO cannot compile {spec.told!r} for {device}: {first_line(error)}.") from error
+        raise ArgumentError(f"OpenVINO cannot compile {spec.origin!r} for {device}: {first_line(error)}.") from error

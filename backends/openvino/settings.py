@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orca.core.arguments import check_count
 from orca.core.machine import usable_cpus
 from orca.errors import ArgumentError, suggest
 
@@ -37,8 +38,7 @@ def check(config: Mapping[str, Any]) -> None:
         value = config.get(name)
         if value is None or (name == "num_streams" and value == "auto"):
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ArgumentError(f"config has {name}={value!r}: expected a whole number of at least 1.")
+        check_count(f"config has {name}", value)
     _choice(config, "performance_hint", HINTS)
     _choice(config, "precision", (*PRECISIONS, "auto"))
     device = config.get("device", "CPU")

@@ -1,4 +1,4 @@
-"""What the user gave to `from_openvino`, read and checked on the driver; it travels as the files of the model."""
+"""The model of `from_openvino`: read and checked on the driver, sent to the workers as files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUEST_BYTES = 4 << 20
 """Without a batch size, a request holds about as much input; more rows only take more memory."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class OpenvinoSpec:
     """A model in OpenVINO's own format, with its inputs and outputs in order."""
 
@@ -31,7 +31,11 @@ class OpenvinoSpec:
     config: dict[str, Any] = field(default_factory=dict)
     form: Any = None
     """The structure of the outputs, with their numbers as leaves; None for one array, or a dict by name."""
-    told: str = "model="
+    origin: str = "model="
+    """The argument or file that the model comes from, for errors."""
+
+    def travels(self) -> dict[str, object]:
+        return {}
 
     @classmethod
     def make(
@@ -55,25 +59,24 @@ class OpenvinoSpec:
             if not isinstance(model_path, str | os.PathLike):
                 raise ArgumentError(f"model_path={model_path!r}: expected the path of a file; a live model is model=.")
             path = os.fspath(model_path)
-            found = read(path, shape, example)
-            told = path
+            network = read(path, shape, example)
+            origin = path
         else:
-            path, told = "", "model="
-            found = convert(model, shape, example)
-        found = prepared(typed(reshaped(found, shape)), chosen)
+            path, origin = "", "model="
+            network = convert(model, shape, example)
+        network = prepared(typed(reshaped(network, shape)), chosen)
         unchanged = shape is None and chosen.get("mean") is None and chosen.get("scale") is None
         plain = path.lower().endswith(".xml") and "://" not in path and unchanged
-        return cls.of(
-            found, ModelFiles(Path(path).absolute()) if plain else ModelFiles.of(found, cache), chosen, layout, told
-        )
+        files = ModelFiles(Path(path).absolute()) if plain else ModelFiles.of(network, cache)
+        return cls.of(network, files, chosen, layout, origin)
 
     @classmethod
     def of(
-        cls, model: Any, files: ModelFiles, config: dict[str, Any], layout: Any = None, told: str = "model="
+        cls, model: Any, files: ModelFiles, config: dict[str, Any], layout: Any = None, origin: str = "model="
     ) -> OpenvinoSpec:
-        """The spec of a model that is read already."""
+        """Return the spec of a model that has been read."""
         inputs = with_layout(ports_of(model.inputs, "input"), layout, [layout_of(port) for port in model.inputs])
-        return cls(files, inputs, ports_of(model.outputs, "output"), config, told=told)
+        return cls(files, inputs, ports_of(model.outputs, "output"), config, origin=origin)
 
     @property
     def cache(self) -> Path:
@@ -82,16 +85,16 @@ class OpenvinoSpec:
 
     @property
     def fixed_batch(self) -> int | None:
-        """How many rows a request must have, if the model says so."""
+        """The number of rows of a request, if the model fixes it."""
         sizes = {port.shape[0] for port in self.inputs if port.shape} - {None}
         return next(iter(sizes)) if len(sizes) == 1 else None
 
-    def batch_size(self, asked: int | None) -> int:
-        """How many rows are worked on at once: as asked, but whole requests if the model fixes their rows."""
+    def batch_size(self, requested: int | None) -> int:
+        """Return the number of rows processed at once: as requested, rounded up if the model fixes its batch."""
         if self.fixed_batch is not None:
-            return -(-(asked or 1) // self.fixed_batch) * self.fixed_batch
-        if asked is not None:
-            return asked
+            return -(-(requested or 1) // self.fixed_batch) * self.fixed_batch
+        if requested is not None:
+            return requested
         row = sum(
             int(np.prod([side or 1 for side in port.shape[1:]])) * np.dtype(port.dtype).itemsize for port in self.inputs
         )
@@ -99,15 +102,15 @@ class OpenvinoSpec:
         return min(256, 1 << (fitting.bit_length() - 1))
 
     def fits(self, features: Any) -> tuple[list[Array], list[Fit]]:
-        """The arrays for the inputs and how each fits, or an error that names the input."""
+        """Return the arrays for the inputs and how each fits, or raise an error that names the input."""
         arrays = [np.asarray(array) for array in take_inputs(features, self.inputs)]
-        found = [fit_to(port, array.shape, array.dtype) for port, array in zip(self.inputs, arrays, strict=True)]
-        if len({(fit.nested, fit.stacked) for fit in found}) > 1:
+        fits = [fit_to(port, array.shape, array.dtype) for port, array in zip(self.inputs, arrays, strict=True)]
+        if len({(fit.nested, fit.stacked) for fit in fits}) > 1:
             raise DataError(
                 "Some inputs come as rows and some as whole batches: "
                 + ", ".join(f"{port} from {array.shape}" for port, array in zip(self.inputs, arrays, strict=True))
             )
-        return arrays, found
+        return arrays, fits
 
     def requests(self, features: Any, size: int | None = None) -> Requests:
         """The rows as requests of `size` rows, or of as many as there are; a fixed batch of the model goes first."""
@@ -120,7 +123,7 @@ class OpenvinoSpec:
         return Requests(self, arrays, fits, rows, 1 if fits[0].nested else self.fixed_batch or size or rows, inner)
 
     def arranged(self, outputs: list[Any]) -> Any:
-        """Outputs in the structure that the user gets: one array, or a dict by name, or the given structure."""
+        """Arrange outputs as the user receives them: one array, a dict by name, or the structure `form`."""
         if self.form is not None:
             return tree_map(lambda place: outputs[place], self.form)
         if len(outputs) == 1:
@@ -130,7 +133,7 @@ class OpenvinoSpec:
         return tuple(outputs)
 
     def blank(self, features: Any) -> Any:
-        """No rows of output, for no rows of input; axes of open length count as one."""
+        """Return outputs without rows, for features without rows; axes of open length count as one."""
         nested = False
         if features is not None and any(leaf.ndim > 1 for _, leaf in leaves(features)):
             nested = any(fit.nested or fit.stacked for fit in self.fits(features)[1])
@@ -153,7 +156,7 @@ class Requests:
     rows: int
     size: int
     inner: int | None = None
-    """How many rows each entry of the data has, if it has several."""
+    """The number of rows in each entry of the data, if it has several."""
 
     @property
     def nested(self) -> bool:
@@ -162,7 +165,7 @@ class Requests:
 
     @property
     def lengths(self) -> list[int]:
-        """How many rows each request has."""
+        """The number of rows in each request."""
         return [min(self.size, self.rows - low) for low in range(0, self.rows, self.size)]
 
     def __len__(self) -> int:
@@ -184,5 +187,5 @@ def _filled(array: Array, size: int | None) -> Array:
 
 def cache_of(config: Mapping[str, Any]) -> Path:
     """Orca's own folder in the one that the config names, which may hold other things too; else that of the user."""
-    given = config.get("cache_dir")
-    return Path(given).absolute() / "orca-openvino" if given else default_cache()
+    folder = config.get("cache_dir")
+    return Path(folder).absolute() / "orca-openvino" if folder else default_cache()

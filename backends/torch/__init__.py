@@ -1,4 +1,4 @@
-"""PyTorch: one replica, several ways to keep it in sync."""
+"""PyTorch: one replica, several synchronization strategies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orca.launch.rank import RankContext
 
 
-def _data_parallel(context: RankContext, spec: TorchSpec) -> Sync:
+def _data_parallel(context: RankContext, spec: TorchSpec, workers: int) -> Sync:
     from orca.backends.torch.data_parallel import DataParallel, Sharded
     from orca.backends.torch.group import join
 
@@ -22,14 +22,14 @@ def _data_parallel(context: RankContext, spec: TorchSpec) -> Sync:
     return DataParallel(context.place.world, spec.sync_options.get("compression"))
 
 
-def _horovod(context: RankContext, spec: TorchSpec) -> Sync:
+def _horovod(context: RankContext, spec: TorchSpec, workers: int) -> Sync:
     from orca.backends.torch.horovod_sync import Horovod, join
 
     join(context)
     return Horovod(context.place.world, spec.sync_options.get("compression"))
 
 
-def _parameter_server(context: RankContext, spec: TorchSpec) -> Sync:
+def _parameter_server(context: RankContext, spec: TorchSpec, workers: int) -> Sync:
     from orca.backends.torch.group import join
     from orca.backends.torch.server_async import AsyncServer
     from orca.backends.torch.server_sync import ParameterServer
@@ -37,8 +37,7 @@ def _parameter_server(context: RankContext, spec: TorchSpec) -> Sync:
     join(context)
     place, options = context.place, spec.sync_options
     if options.get("mode") == "async":
-        servers = ServerBackend.servers(spec)
-        return AsyncServer(place.world - servers, servers, place.rank, options.get("staleness"))
+        return AsyncServer(workers, place.world - workers, place.rank, options.get("staleness"))
     return ParameterServer(place.world, place.rank, options.get("compression"))
 
 

@@ -1,4 +1,4 @@
-"""What the user gave to `from_torch`, checked on the driver and turned into objects on the rank."""
+"""The arguments of `from_torch`: checked on the driver, turned into objects on the rank."""
 
 from __future__ import annotations
 
@@ -32,63 +32,68 @@ class TorchSpec:
     precision: str = "fp32"
     sync_batchnorm: bool = False
     sync_options: Mapping[str, Any] = field(default_factory=dict)
-    """What the backend's way to keep replicas in sync was asked to do."""
+    """Options of the backend's synchronization strategy."""
+    scheduler_creator: Callable[..., Any] | None = None
+    scheduler_step: str = "epoch"
+
+    def travels(self) -> dict[str, object]:
+        return {"model": self.model, "optimizer": self.optimizer, "loss": self.loss, "train_step": self.train_step}
 
     def make_model(self) -> nn.Module:
-        made = self.model if isinstance(self.model, nn.Module) else _create(self.model, self.config)
-        if not isinstance(made, nn.Module):
+        model = self.model if isinstance(self.model, nn.Module) else _create(self.model, self.config)
+        if not isinstance(model, nn.Module):
             raise ArgumentError(
-                f"model= gave a {type(made).__name__}; expected a torch.nn.Module. Let the creator return the module."
+                f"model= gave a {type(model).__name__}; expected a torch.nn.Module. Let the creator return the module."
             )
-        return made
+        return model
 
     def make_optimizer(self, model: nn.Module) -> Any:
         """The optimizer, or for a custom step a dict of several."""
         if self.optimizer is None or isinstance(self.optimizer, torch.optim.Optimizer):
             return self.optimizer
-        made: Any
+        optimizer: Any
         if inspect.isclass(self.optimizer):
-            known = inspect.signature(self.optimizer).parameters
+            parameters = inspect.signature(self.optimizer).parameters
             named = {_SAME.get(key, key): value for key, value in self.config.items()}
-            chosen = {key: value for key, value in named.items() if key in known}
-            made = cast(Any, self.optimizer)(model.parameters(), **chosen)
+            chosen = {key: value for key, value in named.items() if key in parameters}
+            optimizer = cast(Any, self.optimizer)(model.parameters(), **chosen)
         elif isinstance(self.optimizer, functools.partial) and inspect.isclass(self.optimizer.func):
-            made = self.optimizer(model.parameters())
+            optimizer = self.optimizer(model.parameters())
         else:
-            made = self.optimizer(*(model, self.config)[: max(1, min(2, _positional(self.optimizer)))])
-        if self.train_step is not None and isinstance(made, dict):
-            if made and all(isinstance(value, torch.optim.Optimizer) for value in made.values()):
-                return made
-        if not isinstance(made, torch.optim.Optimizer):
+            optimizer = self.optimizer(*(model, self.config)[: max(1, min(2, _positional(self.optimizer)))])
+        if self.train_step is not None and isinstance(optimizer, dict):
+            if optimizer and all(isinstance(value, torch.optim.Optimizer) for value in optimizer.values()):
+                return optimizer
+        if not isinstance(optimizer, torch.optim.Optimizer):
             raise ArgumentError(
-                f"optimizer= gave a {type(made).__name__}; expected a torch.optim.Optimizer. "
+                f"optimizer= gave a {type(optimizer).__name__}; expected a torch.optim.Optimizer. "
                 "A creator has the form fn(model, config)"
                 + (" or returns a dict of them by name." if self.train_step is not None else ".")
             )
-        return made
+        return optimizer
 
     def make_loss(self) -> Callable[..., Any] | None:
-        made: Any = self.loss
-        if inspect.isclass(made):
-            made = cast(Any, made)()
-        elif made is not None and not isinstance(made, nn.Module):
-            names = _names(made)
-            if _positional(made) == 1 or names == ["config"]:
-                made = made(self.config)
+        loss: Any = self.loss
+        if inspect.isclass(loss):
+            loss = cast(Any, loss)()
+        elif loss is not None and not isinstance(loss, nn.Module):
+            names = _names(loss)
+            if _positional(loss) == 1 or names == ["config"]:
+                loss = loss(self.config)
             elif names == []:
-                made = made()
-        _check_mean(made)
-        return made  # type: ignore[no-any-return]
+                loss = loss()
+        _check_mean(loss)
+        return loss  # type: ignore[no-any-return]
 
     def known_loss(self) -> Any:
-        """The loss as it will be on the rank, also if a creator makes it; None if that cannot be told here."""
+        """Return the loss as it will be on the rank, also if a creator makes it; None if it cannot be made here."""
         try:
             return self.make_loss()
         except Exception:
             return None
 
     def input_count(self) -> int | None:
-        """The number of arguments that the model's forward insists on."""
+        """Return the number of arguments that the model's forward requires."""
         forward = getattr(self.model, "forward", None)
         if forward is None:
             return None
@@ -130,7 +135,7 @@ class TorchSpec:
         held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         if any(id(parameter) not in own for parameter in held):
             raise ArgumentError(
-                "optimizer= was made for the parameters of another model. Make it from model.parameters() of "
+                "optimizer= was made for the parameters of another model. Create it from model.parameters() of "
                 "the model you pass, or give a function fn(model, config)."
             )
 
@@ -139,12 +144,12 @@ def _check_mean(loss: Any) -> None:
     reduction = getattr(loss, "reduction", "mean")
     if isinstance(loss, nn.Module) and reduction != "mean":
         raise ArgumentError(
-            f'loss= has reduction={reduction!r}. Use reduction="mean": it is what can be put together over workers.'
+            f'loss= has reduction={reduction!r}. Use reduction="mean": its value can be combined across workers.'
         )
 
 
 def _positional(function: Any) -> int:
-    """How many arguments a function insists on."""
+    """Return the number of arguments that a function requires."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -163,13 +168,13 @@ def _create(creator: Any, config: dict[str, Any]) -> Any:
     if inspect.isclass(creator):
         if names == ["config"]:
             return cast(Any, creator)(config)
-        given = {"config": config, **config}
-        return cast(Any, creator)(**{name: given[name] for name in names if name in given})
+        values = {"config": config, **config}
+        return cast(Any, creator)(**{name: values[name] for name in names if name in values})
     return creator(config) if _positional(creator) or "config" in names else creator()
 
 
 def _names(function: Any) -> list[str] | None:
-    """The names of a function's parameters; None if it does not tell."""
+    """Return the names of a function's parameters; None if they are unknown."""
     try:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):

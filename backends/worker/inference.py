@@ -63,7 +63,7 @@ class Predict:
 
     def like(self, features: Any) -> Any:
         """What `tables` would give for such features, found in this process, which keeps nothing of it."""
-        known = self.job.backend.outputs_like(self.job.spec, features)
+        known = self.job.backend.framework.outputs_like(self.job.spec, features)
         return self._named(self.fresh().predict_step(features) if known is None else known)
 
     def fresh(self) -> Replica:

@@ -112,8 +112,7 @@ class Training:
         # A server without a model has nothing that a callback could see or change.
         serves = self._seat.rank is None and self._replica.inner_model is None
         self._callbacks = [] if serves else list(plan.callbacks)
-        config = dict(getattr(job.spec, "config", {}))
-        self._run = Run(self._replica, self._place.rank, self._seat.world, config)
+        self._run = Run(self._replica, self._place.rank, self._seat.world, dict(job.spec.config))
         self._run.step = plan.first_step
         self._run.validates = plan.validate
         self._run.resumed = plan.resume is not None

@@ -24,6 +24,11 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+def granted_threads() -> int:
+    """Return the number of threads that this process was given by its launcher."""
+    return int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+
 def usable_memory() -> int:
     """Count the bytes this process may use: the machine's, or what a container has of them."""
     limits = [psutil.virtual_memory().total]

@@ -262,7 +262,7 @@ class TestBadInput:
         model.compile("sgd", "mse")
         with pytest.raises(ArgumentError, match=r"cannot be rebuilt on a worker.*model_creator"):
             Estimator.from_keras(model=model).fit(x, y)
-        assert local.warm(1, Estimator.from_keras(model=model).backend.preload) is None  # nothing was started
+        assert local.warm(1, Estimator.from_keras(model=model).backend.traits.preload) is None  # nothing was started
 
     def test_options_that_do_not_belong(self, local: Context):
         x, y = data(20)
@@ -291,7 +291,7 @@ class TestBadInput:
             model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
             return model
 
-        with pytest.raises(WorkerError, match="reduction='sum', which workers cannot put together"):
+        with pytest.raises(WorkerError, match="reduction='sum', which workers cannot combine"):
             Estimator.from_keras(model_creator=creator, workers=2).fit(x, y)
         Estimator.from_keras(model_creator=creator, workers=1).fit(x, y)
 

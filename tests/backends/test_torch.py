@@ -204,7 +204,7 @@ def test_rank_killed_while_idle_is_replaced(local: Context):
     est = estimator()
     est.fit(X, Y, batch_size=10)
     expected = est.evaluate(X, Y)["loss"]
-    gang = local.warm(2, est.backend.preload)
+    gang = local.warm(2, est.backend.traits.preload)
     victim = psutil.Process(gang.places[1].pid)
     victim.kill()
     psutil.wait_procs([victim], timeout=5)

@@ -431,7 +431,7 @@ def test_async_learns_with_several_servers_and_its_state_serves_the_others(local
     again = estimator("server", mode="async", optimizer=torch.optim.Adam, config={"lr": 0.01})
     again.load(str(tmp_path / "async")).fit(x, y, batch_size=32)
     assert "1 server ranks" in again.explain() or "server" in again.explain()
-    with pytest.raises(ArgumentError, match="do not keep step; use EveryEpoch"):
+    with pytest.raises(ArgumentError, match="do not run in lockstep; use EveryEpoch"):
         est.fit(x, y, checkpoint_trigger=5, max_failures=1)
 
 

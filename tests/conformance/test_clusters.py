@@ -72,7 +72,7 @@ def run():
         model=Wide, optimizer=optimizer_creator, loss=nn.CrossEntropyLoss(), config={"lr": 0.1}, workers=2, seed=SEED,
         metrics=["accuracy"],
     )
-    gang = current().gang(2, est.backend.preload)
+    gang = current().gang(2, est.backend.traits.preload)
     history = est.fit(shards, epochs=3, batch_size=16)
     scores = est.evaluate(shards)
     brought_in = fetched[0]

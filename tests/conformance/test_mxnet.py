@@ -210,7 +210,7 @@ def told_pids(context: Context, est: Estimator, folder: Path) -> Iterator[None]:
 
     def tell() -> None:
         while not over.wait(0.02):
-            gang = context.warm(est._ranks, est.backend.preload)
+            gang = context.warm(est._ranks, est.backend.traits.preload)
             pids = [hello.pid for hello in gang.places] if gang is not None else []
             if len(pids) == est._ranks:
                 (folder / "soon").write_text(json.dumps(pids))

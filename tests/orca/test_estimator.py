@@ -50,7 +50,7 @@ def test_bad_data_is_refused_before_the_launch(local: Context, name):
     est = estimator()
     with pytest.raises(kind, match=words):
         call(est)
-    gang = local.warm(2, est.backend.preload)
+    gang = local.warm(2, est.backend.traits.preload)
     assert gang is None or not gang.running
 
 
