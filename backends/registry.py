@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from orca.backends.base import Backend
+from orca.backends.base import Backend, Spec
 from orca.errors import ArgumentError, MissingPackageError, suggest
 
 GROUP = "orca.backends"
@@ -82,3 +83,20 @@ def _load(framework: str, name: str, place: str) -> Backend[Any]:
             "expected module:object of an instance of orca.backends.base.Backend."
         )
     return backend
+
+
+def create_spec(backend: Backend[Any], arguments: Mapping[str, Any]) -> Spec:
+    """Create the spec from a constructor's arguments; raise if the framework and the backend do not know one."""
+    framework, options = backend.framework, backend.traits.options
+    for name, value in arguments.items():
+        if name not in framework.arguments and name not in options:
+            raise ArgumentError(
+                f"{name}={value!r} is not an option of backend={backend.name!r}."
+                + (f" Its options: {', '.join(options)}." if options else " It has none.")
+                + f" Arguments of {framework.name}: {', '.join(framework.arguments)}."
+                + suggest(name, (*options, *framework.arguments))
+            )
+    chosen = {name: value for name, value in arguments.items() if name in options}
+    rest = {name: value for name, value in arguments.items() if name not in chosen}
+    spec: Spec = framework.spec(rest, chosen)
+    return spec

@@ -27,7 +27,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from orca import XShards, init_orca_context, stop_orca_context
-from orca.shards.convert import Form, to_shards
+from orca.shards.adapters.base import Form
+from orca.shards.adapters.registry import adapt
 from orca.shards.feed import Feed, Given, Rows
 from tests.memory import Peak, family_pss
 
@@ -89,7 +90,7 @@ def spark_frames(rows: int, turns: int) -> None:
 
             def to_ranks(frame: Any = frame, features: Any = features) -> None:
                 form = Form(feature_cols=features, label_cols="label")
-                shards = to_shards(frame, None, context.engine, form)
+                shards = adapt(frame).shards(form, context.engine)
                 found = context.gang(2).call(count_batches, 256, sources={"data": shards})
                 assert sum(found) == rows
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context as eager
 
-from orca.backends.worker.inference import forget_predictor
+from orca.backends.worker.inference import models
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
@@ -34,7 +34,7 @@ def _fresh(threads: int, devices: int = 1) -> None:
     # TensorFlow takes its threads, devices and cluster only before its first operation. A process that has been in
     # another gang starts over: what it held of that time must not be used any more.
     if eager.context_safe() is not None:
-        forget_predictor()
+        models.forget()
         keras.utils.clear_session()
         eager._reset_context()
     tf.config.threading.set_intra_op_parallelism_threads(threads)

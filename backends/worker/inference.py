@@ -13,66 +13,87 @@ import numpy as np
 from orca.backends.base import Replica
 from orca.backends.worker.job import Job
 from orca.errors import ArgumentError
+from orca.shards.adapters.selection import features_of
 from orca.shards.columns import Columns, assemble
 from orca.shards.forms import arrow_column
 from orca.shards.prefetch import ahead
-from orca.shards.tree import join_rows, kind_of, row_count, take_rows, tree_map
+from orca.shards.tree import Tree, join_rows, kind_of, row_count, take_rows
 
 _PIECE = 8
 """How many batches of columns become arrays at once."""
 
-_predictor: tuple[str, int, Replica] | None = None
-_predictor_lock = threading.RLock()
-"""Held while the model is made, so that threads which predict at once make it once."""
+
+class _Models:
+    """The model that a process keeps between shards."""
+
+    def __init__(self) -> None:
+        self._key: tuple[str, int] | None = None
+        self._replica: Replica | None = None
+        # Held while the model is built, so that threads which predict at once build it once.
+        self._lock = threading.RLock()
+
+    def get(self, job: Job, threads: int | None) -> Replica:
+        """Return the model in the job's state, built unless it is the one kept."""
+        with self._lock:
+            if self._replica is None or self._key != (job.owner, job.version):
+                replica = job.backend.build_alone(job.spec, job.seed, threads)
+                if job.state is not None:
+                    replica.load_state(job.state)
+                self._key, self._replica = (job.owner, job.version), replica
+            return self._replica
+
+    def forget(self) -> None:
+        """Drop the model, when its framework starts over."""
+        self._key = self._replica = None
 
 
-def forget_predictor() -> None:
-    """Drop the model that this process keeps for predictions, when its framework starts anew."""
-    global _predictor
-    _predictor = None
+models = _Models()
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Runs the model over one shard; the engine ships it to wherever the shards lie."""
+    """Runs the model over one shard; the engine ships it to wherever the shards are stored."""
 
     job: Job
     batch_size: int
     threads: int | None
-    only_prediction: bool = False
     feature_cols: Columns = None
     together: bool = True
     output_cols: tuple[str, ...] | None = None
 
     def __call__(self, shard: Any) -> Any:
-        output = self.run(features_of(shard)) if self.feature_cols is None else self._run_columns(shard)
-        if self.only_prediction:
-            return {"output": output}
-        return with_outputs(shard, name_outputs(output, self.output_cols))
+        return with_outputs(shard, name_outputs(self._compute(shard), self.output_cols))
+
+    def outputs(self, shard: Any) -> dict[str, Tree]:
+        """Return only the outputs."""
+        return {"output": self._compute(shard)}
 
     def tables(self, tables: Iterator[Any]) -> Iterator[Any]:
-        """The outputs for Arrow table after table, as tables; the next ones arrive while this one is computed."""
+        """Yield the outputs of one Arrow table after another; the next ones arrive while this one is computed."""
         for features in ahead(map(self._assembled, tables), depth=1):
             yield self._named(self.run(features))
 
-    def run(self, features: Any) -> Any:
-        """The outputs for rows, joined."""
+    def run(self, features: Tree) -> Tree:
+        """Return the outputs for rows."""
         if not row_count(features):
-            return self._model().predict_nothing(features)
+            return models.get(self.job, self.threads).predict_nothing(features)
         return self._joined(iter([features]))
 
-    def like(self, features: Any) -> Any:
-        """What `tables` would give for such features, found in this process, which keeps nothing of it."""
-        known = self.job.backend.framework.outputs_like(self.job.spec, features)
-        return self._named(self.fresh().predict_step(features) if known is None else known)
+    def like(self, features: Tree) -> Any:
+        """Return what `tables` would yield for such features, computed in this process, which keeps nothing of it."""
+        outputs = self.job.backend.framework.outputs_like(self.job.spec, features)
+        return self._named(self.fresh().predict_step(features) if outputs is None else outputs)
 
     def fresh(self) -> Replica:
-        """A model of this process that nobody else uses and that is not kept."""
+        """Build a model in this process that nobody else uses and that is not kept."""
         # A copy: the user's own model object is in this process.
         replica = self.job.backend.build_alone(copy.deepcopy(self.job.spec), self.job.seed, 0)
         if self.job.state is not None:
             replica.load_state(self.job.state)
         return replica
+
+    def _compute(self, shard: Any) -> Tree:
+        return self.run(features_of(shard)) if self.feature_cols is None else self._run_columns(shard)
 
     def _assembled(self, table: Any) -> Any:
         return assemble(table, self.feature_cols, "feature_cols", self.together)
@@ -88,53 +109,15 @@ class Predict:
     def _joined(self, pieces: Iterator[Any]) -> Any:
         size = self.batch_size
         batches = (take_rows(piece, low, low + size) for piece in pieces for low in range(0, row_count(piece), size))
-        return join_rows(list(self._model().predict_stream(batches)))
+        return join_rows(list(models.get(self.job, self.threads).predict_stream(batches)))
 
     def _named(self, output: Any) -> Any:
         import pyarrow as pa
 
         named = name_outputs(output, self.output_cols)
-        # Neither Spark nor most readers of Arrow know halves.
+        # Neither Spark nor most readers of Arrow support float16.
         wide = {key: value.astype("f4") if value.dtype == np.float16 else value for key, value in named.items()}
         return pa.table({key: arrow_column(value) for key, value in wide.items()})
-
-    def _model(self) -> Replica:
-        """One model per process, kept for the next shard."""
-        global _predictor
-        job = self.job
-        with _predictor_lock:
-            if _predictor is None or _predictor[:2] != (job.owner, job.version):
-                replica = job.backend.build_alone(job.spec, job.seed, self.threads)
-                if job.state is not None:
-                    replica.load_state(job.state)
-                _predictor = job.owner, job.version, replica
-            return _predictor[2]
-
-
-@dataclass(frozen=True)
-class FirstRows:
-    """Takes the features of the first rows of a shard."""
-
-    count: int
-    feature_cols: Columns = None
-    together: bool = True
-
-    def __call__(self, shard: Any) -> Any:
-        if self.feature_cols is None:
-            return copied(take_rows(features_of(shard), 0, self.count))
-        if kind_of(shard) not in ("frame", "table"):
-            return copied(take_rows(assemble(shard, self.feature_cols, "feature_cols", self.together), 0, self.count))
-        return copied(assemble(take_rows(shard, 0, self.count), self.feature_cols, "feature_cols", self.together))
-
-
-def copied(features: Any) -> Any:
-    """The same rows in memory of their own."""
-    return tree_map(np.array, features)
-
-
-def features_of(shard: Any) -> Any:
-    """The model's inputs in a shard: the entry "x" of a dict that has one, else all of it."""
-    return shard["x"] if isinstance(shard, dict) and "x" in shard else shard
 
 
 def with_outputs(shard: Any, named: dict[str, Any]) -> Any:

@@ -27,16 +27,24 @@ class Job:
     workers: int = 1
 
 
+_KEY = "replica"
+
+
+def keep_replica(context: RankContext, owner: str, version: int, replica: Replica) -> None:
+    """Keep a rank's replica, in the state of this version, for the next call."""
+    context.memory[_KEY] = (owner, version, replica)
+
+
 def replica_of(context: RankContext, job: Job) -> Replica:
-    """Return the rank's replica in the job's state: the warm one if it belongs to the job, else a new one."""
-    owner, version, replica = context.memory.get("replica", (None, -1, None))
+    """Return the rank's replica in the job's state: the one it keeps if that is current, else a new one."""
+    owner, version, replica = context.memory.get(_KEY, (None, -1, None))
     if owner != job.owner or replica is None:
-        context.memory.pop("replica", None)
+        context.memory.pop(_KEY, None)
         replica = job.backend.build(job.spec, context, job.seed, job.workers)
         version = -1
     if version != job.version and job.state is None and job.version > 0:
         raise RuntimeError("this rank lacks the model's state; call the estimator's shutdown() and try again")
     if version != job.version and job.state is not None:
         replica.load_state(job.state)
-    context.memory["replica"] = (job.owner, job.version, replica)
+    keep_replica(context, job.owner, job.version, replica)
     return replica  # type: ignore[no-any-return]

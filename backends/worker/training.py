@@ -15,12 +15,14 @@ import numpy as np
 import psutil
 
 from orca.backends.base import StepOptions
-from orca.backends.worker.inference import features_of
-from orca.backends.worker.job import Job, replica_of
+from orca.backends.worker.events import Checkpoint, EpochEnd, EpochProgress, StepValues
+from orca.backends.worker.job import Job, keep_replica, replica_of
+from orca.backends.worker.position import Position
 from orca.backends.worker.scoring import score
 from orca.backends.worker.tally import Tally
 from orca.callbacks import BATCH_HOOKS, Callback, Run, overrides
 from orca.errors import DataError
+from orca.shards.adapters.selection import features_of
 from orca.shards.feed import Batch, Feed, Rows, share
 from orca.shards.prefetch import ahead
 from orca.shards.tree import tree_map
@@ -52,8 +54,8 @@ class FitPlan:
     options: StepOptions = field(default_factory=StepOptions)
     trigger: Trigger | None = None
     terminate_on_nan: bool = True
-    resume: dict[str, Any] | None = None
-    """Where in the epoch to go on: what `Training._position` has put into a checkpoint."""
+    resume: Position | None = None
+    """Where to resume."""
     stopped: str | None = None
     """Why the run had ended already when a failure came."""
     steps_wanted: bool = False
@@ -66,7 +68,7 @@ class FitResult:
 
     records: list[dict[str, Any]]
     state: State | None
-    position: dict[str, Any]
+    position: Position
     epoch: int
     step: int
     callbacks: list[bytes | None]
@@ -147,7 +149,7 @@ class Training:
         self._hook("after_run")
         self._save()
         # What a rank holds now is the next version of the model.
-        self._context.memory["replica"] = (self._job.owner, self._job.version + 1, replica)
+        keep_replica(self._context, self._job.owner, self._job.version + 1, replica)
         state = replica.state()
         main = self._place.rank == 0
         return FitResult(
@@ -205,7 +207,7 @@ class Training:
         if plan.steps_wanted:
             self._tell_steps(first_step)
         if self._place.rank == 0:
-            context.emit("epoch", record=record, step=run.step)
+            context.emit(EpochEnd(record, run.step))
         self._save()
         trigger = plan.trigger
         # A checkpoint due after the last step waits until here, so that it holds a whole epoch.
@@ -307,27 +309,27 @@ class Training:
         state = self._replica.state()
         position = self._position()
         if self._place.rank == 0:
-            data = {"state": state, "position": position, "epoch": self._run.epoch, "step": self._run.step}
-            self._context.emit("checkpoint", path=path, remove=remove, example=self._example(), **data)
+            run = self._run
+            self._context.emit(Checkpoint(state, position, run.epoch, run.step, self._example(), path, remove))
 
-    def _position(self) -> dict[str, Any]:
-        """Where this run stands; the same on every rank."""
-        run = self._run
+    def _position(self) -> Position:
+        """Return where this run stands; the same on every rank."""
+        run, plan = self._run, self._plan
         # An epoch that is complete needs nothing remembered of it.
         inside = 0 < run.batch < run.batches
         steps = np.array(self._steps, np.float64).reshape(-1, 3)
         own = {"tally": self._tally.told(), "steps": steps, **self._randomness()} if inside else None
-        return {
-            "epoch": run.epoch - 1 if inside else run.epoch,
-            "batch": run.batch if inside else 0,
-            "rows": len(self._feed.rows),
-            "batch_size": self._plan.batch_size,
-            "begun": self._plan.first_epoch if self._plan.resume is None else self._plan.resume["begun"],
-            "ranks": self._context.allgather(own, self._seat.world) if inside and self._seat.rank is not None else [],
-            "metrics": [metric.name for metric in self._metrics],
-            "reason": run.reason,
-            "callbacks": [[_kind(callback), callback.state()] for callback in self._callbacks],
-        }
+        return Position(
+            epoch=run.epoch - 1 if inside else run.epoch,
+            batch=run.batch if inside else 0,
+            rows=len(self._feed.rows),
+            batch_size=plan.batch_size,
+            begun=plan.first_epoch if plan.resume is None else plan.resume.begun,
+            ranks=self._context.allgather(own, self._seat.world) if inside and self._seat.rank is not None else [],
+            metrics=[metric.name for metric in self._metrics],
+            reason=run.reason,
+            callbacks=[[_kind(callback), callback.state()] for callback in self._callbacks],
+        )
 
     def _share(self) -> list[Any]:
         """This rank's even share of the rows, as views of the shards."""
@@ -340,28 +342,28 @@ class Training:
         resume = self._plan.resume
         assert resume is not None
         # By kind and order: a callback that was not there before begins, one that is gone is not missed.
-        left = list(resume["callbacks"])
+        left = list(resume.callbacks)
         for callback in self._callbacks:
             found = next((entry for entry in left if entry[0] == _kind(callback)), None)
             if found is not None:
                 left = [entry for entry in left if entry is not found]
                 callback.load_state(found[1])
-        batch = int(resume["batch"])
+        batch = resume.batch
         if not batch:
             return 0
-        if (resume["rows"], resume["batch_size"]) != (len(self._feed.rows), self._plan.batch_size):
+        if (resume.rows, resume.batch_size) != (len(self._feed.rows), self._plan.batch_size):
             raise DataError(
-                f"The checkpoint stands in step {batch} of an epoch over {resume['rows']} rows with batch_size="
-                f"{resume['batch_size']}; now there are {len(self._feed.rows)} rows and batch_size="
+                f"The checkpoint stands in step {batch} of an epoch over {resume.rows} rows with batch_size="
+                f"{resume.batch_size}; now there are {len(self._feed.rows)} rows and batch_size="
                 f"{self._plan.batch_size}. Resume with the same data and batch_size, or load it and fit anew."
             )
         metrics = [metric.name for metric in self._metrics]
-        if resume["metrics"] != metrics:
+        if resume.metrics != metrics:
             raise DataError(
-                f"The checkpoint stands within an epoch with the metrics {resume['metrics']}; now they are {metrics}. "
+                f"The checkpoint stands within an epoch with the metrics {resume.metrics}; now they are {metrics}. "
                 "Resume with the same metrics, or load it and fit anew."
             )
-        ranks = resume["ranks"]
+        ranks = resume.ranks
         alike = self._seat.rank is not None and len(ranks) == self._seat.world
         mine = ranks[self._seat.rank or 0] if alike else None
         if mine is not None:
@@ -370,8 +372,8 @@ class Training:
             self._load_randomness(mine)
             return batch
         # Another number of ranks: the sums so far go on with one of them, random numbers start afresh.
-        self._reseed(int(resume["epoch"]))
-        told = [part["tally"] for part in ranks] if self._place.rank == 0 else []
+        self._reseed(resume.epoch)
+        told = [part["tally"] for part in ranks if part is not None] if self._place.rank == 0 else []
         self._resume_tally(told)
         return batch
 
@@ -410,7 +412,7 @@ class Training:
         tally, total = self._tally, len(self._feed.rows)
         loss = tally.loss_sum / tally.loss_count if tally.loss_count else None
         rows = min(self._run.batch * self._plan.batch_size, total)
-        self._context.emit("progress", epoch=self._run.epoch, rows=rows, total=total, loss=loss)
+        self._context.emit(EpochProgress(self._run.epoch, rows, total, loss))
 
     def _tell_steps(self, first_step: int) -> None:
         told = self._context.allgather(np.array(self._steps, np.float64).reshape(-1, 3))
@@ -423,7 +425,7 @@ class Training:
                 sums[: len(part)] += part[:, :2]
             with np.errstate(invalid="ignore", divide="ignore"):
                 values = {"loss": sums[:, 0] / sums[:, 1], "lr": longest[:, 2]}
-            self._context.emit("steps", first=first_step + 1, values=values)
+            self._context.emit(StepValues(first_step + 1, values))
 
 
 def _kind(callback: Callback) -> str:

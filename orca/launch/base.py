@@ -38,12 +38,12 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Event:
-    """One message from a rank to the driver while a call runs: kind is "progress", "epoch" or "log"."""
+class LogLine:
+    """A line that a rank has printed."""
 
-    kind: str
     rank: int
-    data: Mapping[str, Any]
+    line: str
+    stream: str = "stdout"
 
 
 class Handle(Protocol):

@@ -17,11 +17,11 @@ import psutil
 
 from orca.core.machine import host_id
 from orca.errors import NotPicklableError, OrcaError, ResourceError, WorkerError
-from orca.launch.base import Event, Hello, Launcher, Rank, Source
+from orca.launch.base import Hello, Launcher, LogLine, Rank, Source
 from orca.launch.channel import GOODBYE, Door, Link, pack
 from orca.launch.processes import lives
 
-OnEvent = Callable[[Event], None]
+OnEvent = Callable[[object], None]
 
 _GRACE_SECONDS = 0.7
 _STOPPED_SECONDS = 4.0
@@ -72,10 +72,10 @@ class Gang:
             )
         self.launcher = launcher
         self.world = world
-        self.memory: dict[str, Any] = {}
-        """What the driver knows the ranks to hold; empty again whenever the ranks are new."""
+        self.holds: tuple[str, int] | None = None
+        """Owner and version of the state that the ranks hold, as far as the driver knows; None for new ranks."""
         self.roles: Sequence[str] = ()
-        """What to call the ranks in errors, where they differ."""
+        """Names of the ranks for errors, where they differ."""
         self.received_bytes = 0
         self._start_seconds = start_seconds
         self._stall_seconds = stall_seconds
@@ -93,7 +93,7 @@ class Gang:
 
     @property
     def places(self) -> list[Hello]:
-        """Who sits where, in rank order; empty before the start."""
+        """What each rank reported of itself, in rank order; empty before the start."""
         return [self._seats[rank].hello for rank in sorted(self._seats)]
 
     def call(
@@ -108,21 +108,21 @@ class Gang:
             task = pack((fn, args))
         except Exception as error:
             raise NotPicklableError(
-                f"What has to travel to the workers cannot be pickled: {error}. Create such objects "
+                f"An object that the workers need cannot be pickled: {error}. Create such objects "
                 "inside a creator function, which runs on the worker."
             ) from error
         with self.lock:
             try:
                 return self._call(task, sources or {}, on_event)
             except BaseException:
-                # Whatever went wrong (a rank, the user's interrupt, a callback), ranks that still run
-                # a call nobody waits for must not be left behind.
+                # Whatever went wrong (a rank, the user's interrupt, a callback), ranks must not be left running
+                # a call that nobody waits for.
                 self._end(force=True)
                 raise
 
     def stop(self) -> None:
         """End the ranks and free everything that was reserved for them."""
-        # A call that another thread still waits for gives up at its next turn.
+        # A call that another thread still waits for gives up in its next cycle.
         self._stopping.set()
         with self.lock:
             self._stopping.clear()
@@ -156,7 +156,7 @@ class Gang:
         return results
 
     def _start(self) -> None:
-        self.memory.clear()
+        self.holds = None
         self._inbox = queue.SimpleQueue()
         arrivals: queue.SimpleQueue[tuple[Hello, mpc.Connection]] = queue.SimpleQueue()
         self._door = Door(self.launcher.bind, lambda hello, connection: arrivals.put((hello, connection)))
@@ -214,7 +214,7 @@ class Gang:
                 rank, message = -1, None
             now = time.monotonic()
             if now - tick > 3:
-                # This process itself was asleep (suspended laptop, stopped notebook): nobody else is to blame.
+                # This process itself was asleep (suspended laptop, stopped notebook): the ranks are not to blame.
                 for seat in self._seats.values():
                     seat.last_beat += now - tick
             tick = now
@@ -246,9 +246,9 @@ class Gang:
             self._check_beats(set(results))
         return [results[rank] for rank in range(self.world)]
 
-    def _event(self, seat: _Seat, event: Event, on_event: OnEvent | None) -> None:
-        if event.kind == "log":
-            seat.log.append(str(event.data.get("line", "")))
+    def _event(self, seat: _Seat, event: object, on_event: OnEvent | None) -> None:
+        if isinstance(event, LogLine):
+            seat.log.append(event.line)
         if on_event is not None:
             on_event(event)
 
@@ -258,11 +258,11 @@ class Gang:
             silence = now - seat.last_beat
             if rank in done or silence < _STOPPED_SECONDS or not self._is_stalled(seat, silence):
                 continue
-            cause = f"has stalled: no sign of life for {silence:.0f} s (stopped, or blocked outside of Python)."
+            cause = f"stalled: no heartbeat for {silence:.0f} s (process stopped, or blocked in native code)."
             self._fail([_Failure(rank, seat.hello.host, cause, "", TimeoutError(cause))])
 
     def _is_stalled(self, seat: _Seat, silence: float) -> bool:
-        """Tell a rank that will not come back from one that is only busy in a long call that holds the GIL."""
+        """Distinguish a rank that will not come back from one in a long call that holds the GIL."""
         if seat.hello.host_id != self._here:
             return silence > 3 * self._stall_seconds
         try:
@@ -294,18 +294,18 @@ class Gang:
         cause = f"died: {reason or 'its process is gone'}."
         return _Failure(rank, seat.hello.host, cause, "", ConnectionError(cause))
 
-    def _raised(self, rank: int, told: Mapping[str, Any]) -> _Failure:
-        cause = f"raised {told['type']}: {told['message']}"
+    def _raised(self, rank: int, report: Mapping[str, Any]) -> _Failure:
+        cause = f"raised {report['type']}: {report['message']}"
         error: BaseException
         try:
-            error = pickle.loads(told["error"])
+            error = pickle.loads(report["error"])
         except Exception:
-            error = RuntimeError(f"{told['type']}: {told['message']}")
-        return _Failure(rank, self._seats[rank].hello.host, cause, told["traceback"], error)
+            error = RuntimeError(f"{report['type']}: {report['message']}")
+        return _Failure(rank, self._seats[rank].hello.host, cause, report["traceback"], error)
 
     def _fail(self, failures: list[_Failure]) -> None:
-        """Wait a moment for the other ranks' word, then raise one error that names the first cause."""
-        # A rank that raised by itself is the cause; one that died or lost its peer may be only the first to tell.
+        """Wait a moment for reports of other ranks, then raise one error that names the first cause."""
+        # A rank that raised by itself is the cause; one that died or lost its peer may only be the first to report.
         plain = bool(failures[0].traceback) and not failures[0].echo
         end = time.monotonic() + (_GRACE_SECONDS / 3 if plain else _GRACE_SECONDS)
         while (left := end - time.monotonic()) > 0 and len(failures) < self.world:
@@ -319,8 +319,8 @@ class Gang:
                 failures.append(self._death(rank))
             elif message[0] == "error":
                 failures.append(self._raised(rank, message[1]))
-            elif message[0] == "event" and message[1].kind == "log":
-                self._seats[rank].log.append(str(message[1].data.get("line", "")))
+            elif message[0] == "event" and isinstance(message[1], LogLine):
+                self._seats[rank].log.append(message[1].line)
         first = min(failures, key=lambda failure: failure.echo)
         tail = self.launcher.tail(first.rank) or list(self._seats[first.rank].log)
         raise WorkerError(
@@ -348,7 +348,7 @@ class Gang:
             seat.link.close(flush_seconds=0.05 if force else 2.0)
             self.received_bytes += seat.link.received_bytes
         self._seats.clear()
-        self.memory.clear()
+        self.holds = None
 
 
 def driver_path() -> list[str]:

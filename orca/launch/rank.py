@@ -1,4 +1,4 @@
-"""What runs inside every rank's process, whatever runtime started it: connect, obey calls, report, end."""
+"""What runs inside every rank's process, whatever runtime started it: connect, run calls, report, exit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import psutil
 import threadpoolctl
 
 from orca.core.machine import host_id, usable_cpus
-from orca.launch.base import Delivery, Event, Handle, Hello, Meeting, Rank
+from orca.launch.base import Delivery, Handle, Hello, LogLine, Meeting, Rank
 from orca.launch.channel import GOODBYE, Link, connect, pack
 
 BEAT_SECONDS = 1.0
@@ -38,14 +38,14 @@ class RankContext:
         self._turns: dict[int, int] = {}
         self._closers: list[Callable[[], None]] = []
 
-    def emit(self, kind: str, **data: Any) -> None:
-        """Send an event to the driver."""
-        self._link.send(("event", Event(kind, self.place.rank, data)))
+    def emit(self, event: object) -> None:
+        """Send an event, which has to be picklable, to the driver."""
+        self._link.send(("event", event))
 
     def allgather(self, value: Any, members: int | None = None) -> list[Any]:
-        """Return every rank's value, in rank order, on every rank. For small things: it goes by the driver.
+        """Return every rank's value, in rank order, on every rank. For small values only: routed through the driver.
 
-        With `members` only so many of the first ranks take part.
+        With `members` only that many of the first ranks take part.
         """
         members = members or self.place.world
         if members == 1:
@@ -107,7 +107,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
     try:
         text, message = "".join(traceback.format_exception(error)), str(error)
     except Exception:
-        text, message = "", "(its text cannot be shown)"
+        text, message = "", "(its text cannot be displayed)"
     blob: bytes | None
     try:
         from tblib import pickling_support
@@ -121,8 +121,8 @@ def _describe(error: BaseException) -> dict[str, Any]:
 
 
 def _run(context: RankContext, task: bytes, deliveries: bytes) -> tuple[str, Any]:
-    # A process that was forked from one with packages imported keeps those out of garbage collection already; in
-    # another one they come with the task. Looking through all of a framework again and again slows training down.
+    # A process forked from one with packages imported keeps those out of garbage collection already; in another
+    # one they come with the task. Scanning a whole framework again and again slows training down.
     alone = gc.get_freeze_count() == 0
     try:
         fn, args = pickle.loads(task)
@@ -194,8 +194,8 @@ def serve(
     threading.Thread(target=beat, name="orca-beat", daemon=True).start()
     # Looked up here, not at import: sys.stdout differs between a forked rank and a runtime's own worker.
     streams = sys.stdout, sys.stderr
-    sys.stdout = _Tee(streams[0], lambda line: context.emit("log", line=line, stream="stdout"), echo)
-    sys.stderr = _Tee(streams[1], lambda line: context.emit("log", line=line, stream="stderr"), echo)
+    sys.stdout = _Tee(streams[0], lambda line: context.emit(LogLine(rank, line, "stdout")), echo)
+    sys.stderr = _Tee(streams[1], lambda line: context.emit(LogLine(rank, line, "stderr")), echo)
     try:
         while True:
             message = inbox.get()

@@ -38,6 +38,8 @@ class Runtime(ABC):
     """Further arguments of `init_orca_context` that mean this runtime."""
     cores: int = 1
     """How many shards it works on at once by default."""
+    many_hosts: ClassVar[bool] = True
+    """Whether ranks may run on several hosts."""
     native: object | None = None
     """The runtime's own object; the context also offers its attributes."""
 

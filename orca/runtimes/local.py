@@ -21,6 +21,7 @@ class LocalRuntime(Runtime):
 
     name = "local"
     cluster_modes = ("local",)
+    many_hosts = False
 
     def __init__(self, cores: int) -> None:
         self.cores = cores

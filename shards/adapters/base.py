@@ -102,6 +102,8 @@ class Adapter(ABC):
     """Whether labels may be given beside the data."""
     takes_weights: ClassVar[bool] = False
     """Whether an array of weights may be given beside the data."""
+    named_entries: ClassVar[bool] = False
+    """Whether rows without columns may have entries by name, which `feature_cols` can choose."""
     batch_size: int | None = None
     """The batch size that the data brings along, if any."""
 

@@ -34,6 +34,8 @@ class Borrowed:
 class ShardsAdapter(Adapter):
     """The user's XShards: of dicts {"x", "y"}, or of frames and tables."""
 
+    named_entries = True
+
     @staticmethod
     def accepts(data: object) -> bool:
         return isinstance(data, XShards)

@@ -105,9 +105,9 @@ def test_a_conversion_serves_until_the_model_learns_again(local: Context):
     rows, target = np.random.default_rng(0).normal(size=(40, 3)).astype("f4"), np.ones((40, 2), "f4")
     est = Estimator.from_torch(model=nn.Linear(3, 2), optimizer=torch.optim.SGD, loss=nn.MSELoss(), config={"lr": 0.1})
     before = est.predict(rows, accelerator="openvino")
-    made = est._fast
+    made = est._cache._entries["converted"][1]
     est.predict(rows, accelerator="openvino")
-    assert est._fast is made
+    assert est._cache._entries["converted"][1] is made
     est.fit(rows, target, batch_size=10)
     after = est.predict(rows, accelerator="openvino")
     assert np.abs(after - before).max() > 1e-2

@@ -55,14 +55,14 @@ def test_symbols_and_modules_train_as_module_does(local: Context, creator, tmp_p
     config = create_config("sgd", params, log_interval=0, extra_config={"init": mx.init.Xavier()})
     first = estimator(1, None, model_creator=creator, loss_creator=None, config=config)
     first.fit(x, y, epochs=1, batch_size=96, max_steps=1)
-    values = {name: np.array(value) for name, value in first._state["model"].items()}
+    values = {name: np.array(value) for name, value in first._learned.state["model"].items()}
     start = str(tmp_path / "start.params")
     first.save(start)
     est = estimator(2, model_creator=creator, loss_creator=None, config=config)
     est.load(start)
     history = est.fit(x, y, epochs=3, batch_size=16, validation_data=(x, y))
     expected = train_module(x, y, 3, 16, values, params)
-    for name, value in est._state["model"].items():
+    for name, value in est._learned.state["model"].items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
     output = est.predict(x)
     np.testing.assert_allclose(output.sum(axis=1), 1, rtol=1e-5)

@@ -171,13 +171,13 @@ def test_servers_go_back_to_the_optimizer_of_the_best_epoch(local: Context, tmp_
     history = est.fit(x, y, epochs=5, batch_size=16, callbacks=[stop, kept])
     assert history["epoch"] == [1, 2]
     first = estimator(2, kvstore="dist_async", config=config).load(str(tmp_path / "kept" / "epoch-0001"))
-    mine, theirs = est._state["optimizer"], first._state["optimizer"]
+    mine, theirs = est._learned.state["optimizer"], first._learned.state["optimizer"]
     assert set(mine["counts"].values()) == {8}  # 4 steps of two workers
     assert mine["schedule"] == theirs["schedule"] != {}
     for key, moments in theirs["states"].items():
         np.testing.assert_array_equal(np.concatenate(moments), np.concatenate(mine["states"][key]))
-    for name, value in first._state["model"].items():
-        np.testing.assert_array_equal(value, est._state["model"][name], err_msg=name)
+    for name, value in first._learned.state["model"].items():
+        np.testing.assert_array_equal(value, est._learned.state["model"][name], err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["sgd", "nadam"])

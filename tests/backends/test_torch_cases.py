@@ -233,7 +233,7 @@ def test_a_fit_that_learned_keeps_it_whatever_a_logger_does_after(local: Context
     with pytest.raises(RuntimeError, match="full disk"):
         est.fit(x, y, batch_size=16, callbacks=[good, Bad()])
     assert (est.epoch, good.ended) == (1, 1)
-    assert est._state is not None
+    assert est._learned.state is not None
 
 
 def test_torchmetrics_are_exact_and_survive_a_checkpoint_within_an_epoch(local: Context, tmp_path):
@@ -263,9 +263,9 @@ def test_resume_with_nothing_left_to_do_changes_nothing(local: Context):
     x, y = make_data(64)
     est = estimator()
     est.fit(x, y, batch_size=16, max_steps=6)
-    before = est.epoch, est.step, est._position["batch"]
+    before = est.epoch, est.step, est._learned.position.batch
     assert len(est.fit(x, y, epochs=1, batch_size=16, resume=True)) == 0
-    assert (est.epoch, est.step, est._position["batch"]) == before
+    assert (est.epoch, est.step, est._learned.position.batch) == before
 
 
 def test_early_stopping_begins_anew_in_a_second_fit(local: Context):

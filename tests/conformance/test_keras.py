@@ -132,7 +132,7 @@ def test_keras_goes_on_after_a_killed_rank_as_if_nothing_had_been(context: Conte
     assert broken.step == whole.step == 100
     for name in ("loss", "accuracy"):
         np.testing.assert_allclose(history[name], told[name], rtol=1e-5)
-    mine, theirs = broken._state, whole._state
+    mine, theirs = broken._learned.state, whole._learned.state
     for key, value in mine["model"].items():
         np.testing.assert_allclose(value, theirs["model"][key], rtol=1e-5, atol=1e-6)
     slots = mine["optimizer"]["optimizer"]

@@ -158,14 +158,14 @@ def test_mxnet_dist_async_converges_and_keeps_its_optimizer(local: Context, tmp_
     assert est.evaluate(x, y)["accuracy"] > 0.9
     est.save_checkpoint(str(tmp_path / "half"))
     # Six epochs of 25 steps, in each of which both workers push once.
-    counts = est._state["optimizer"]["counts"]
+    counts = est._learned.state["optimizer"]["counts"]
     assert set(counts) == {"0", "1", "2", "3"}
     assert all(count == 300 for count in counts.values())
-    moments = est._state["optimizer"]["states"]
+    moments = est._learned.state["optimizer"]["states"]
     assert [np.size(moments[key][0]) for key in sorted(moments)] == [48, 8, 16, 2]
     other = estimator(2, 1, kvstore="dist_async", config=config).load_checkpoint(str(tmp_path / "half"))
     other.fit(x, y, epochs=1, batch_size=16)
-    assert set(other._state["optimizer"]["counts"].values()) == {350}
+    assert set(other._learned.state["optimizer"]["counts"].values()) == {350}
 
 
 def test_mxnet_dist_async_learns_on_every_runtime(context: Context):
@@ -175,7 +175,7 @@ def test_mxnet_dist_async_learns_on_every_runtime(context: Context):
     history = est.fit(x, y, epochs=4, batch_size=20, validation_data=(x, y))
     assert history[-1]["val_accuracy"] > 0.85
     # In each of 40 steps both workers push once.
-    assert set(est._state["optimizer"]["counts"].values()) == {80}
+    assert set(est._learned.state["optimizer"]["counts"].values()) == {80}
 
 
 def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(local: Context, tmp_path):
@@ -193,9 +193,9 @@ def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(local: Conte
     assert (tmp_path / "killed").exists()
     assert broken.step == whole.step == 100
     np.testing.assert_allclose(history["loss"], told["loss"], rtol=1e-5)
-    for key, value in broken._state["model"].items():
-        np.testing.assert_allclose(value, whole._state["model"][key], rtol=1e-5, atol=1e-6)
-    mine, theirs = broken._state["optimizer"], whole._state["optimizer"]
+    for key, value in broken._learned.state["model"].items():
+        np.testing.assert_allclose(value, whole._learned.state["model"][key], rtol=1e-5, atol=1e-6)
+    mine, theirs = broken._learned.state["optimizer"], whole._learned.state["optimizer"]
     assert set(mine["counts"].values()) == {100}
     assert np.abs(mine["states"]["0"][0]).sum() > 0
     for key, state in mine["states"].items():
@@ -210,9 +210,9 @@ def told_pids(context: Context, est: Estimator, folder: Path) -> Iterator[None]:
 
     def tell() -> None:
         while not over.wait(0.02):
-            gang = context.warm(est._ranks, est.backend.traits.preload)
+            gang = context.warm(est._setup.topology.ranks, est.backend.traits.preload)
             pids = [hello.pid for hello in gang.places] if gang is not None else []
-            if len(pids) == est._ranks:
+            if len(pids) == est._setup.topology.ranks:
                 (folder / "soon").write_text(json.dumps(pids))
                 (folder / "soon").rename(folder / "pids")
                 return

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from orca import checkpoint
 from orca.backends.base import Outcome, Replica
 from orca.callbacks import (
     BATCH_HOOKS,
@@ -28,6 +27,7 @@ from orca.callbacks import (
     split,
 )
 from orca.errors import ArgumentError
+from orca.runs import saved_states
 from orca.triggers import EveryEpoch, SeveralIteration, Trigger, as_trigger
 
 schedulers = torch.optim.lr_scheduler
@@ -108,8 +108,8 @@ def losses(*values, name="val_loss"):
 
 def saved_and_read(tmp_path, state):
     """A callback's state as a checkpoint gives it back."""
-    checkpoint.save(str(tmp_path / "state"), {}, state)
-    return checkpoint.load(str(tmp_path / "state"))[1]
+    saved_states.save(str(tmp_path / "state"), {}, state)
+    return saved_states.load(str(tmp_path / "state"))[1]
 
 
 # Run

@@ -9,8 +9,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from orca import checkpoint
 from orca.errors import ArgumentError, DataError
+from orca.runs import saved_states
 
 STATE = {
     "model": {"weight": np.arange(6.0).reshape(2, 3), "empty": np.zeros((0, 2), "f4"), "scalar": np.array(3)},
@@ -21,9 +21,9 @@ STATE = {
 @pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
 def test_state_comes_back_from_any_path(tmp_path, scheme):
     path = f"{scheme}{tmp_path}/deep/model" if scheme != "memory://" else "memory://deep/model"
-    checkpoint.save(path, {"epoch": 3}, STATE)
-    checkpoint.save(path, {"epoch": 4}, STATE)
-    about, state = checkpoint.load(path)
+    saved_states.save(path, {"epoch": 3}, STATE)
+    saved_states.save(path, {"epoch": 4}, STATE)
+    about, state = saved_states.load(path)
     assert about["epoch"] == 4
     np.testing.assert_equal(state, STATE)
     files, target = fsspec.core.url_to_fs(path)
@@ -31,7 +31,7 @@ def test_state_comes_back_from_any_path(tmp_path, scheme):
 
 
 def test_nothing_in_the_folder_is_a_pickle(tmp_path):
-    checkpoint.save(str(tmp_path / "model"), {}, STATE)
+    saved_states.save(str(tmp_path / "model"), {}, STATE)
     for file in (tmp_path / "model").iterdir():
         with pytest.raises(Exception), file.open("rb") as opened:
             pickle.load(opened)
@@ -40,10 +40,10 @@ def test_nothing_in_the_folder_is_a_pickle(tmp_path):
 
 def test_failed_save_leaves_the_old_state(tmp_path):
     path = str(tmp_path / "model")
-    checkpoint.save(path, {"epoch": 1}, STATE)
+    saved_states.save(path, {"epoch": 1}, STATE)
     with pytest.raises(DataError, match=r"optimizer\.fn is a builtin_function"):
-        checkpoint.save(path, {"epoch": 2}, {"optimizer": {"fn": len}})
-    assert checkpoint.load(path)[0]["epoch"] == 1
+        saved_states.save(path, {"epoch": 2}, {"optimizer": {"fn": len}})
+    assert saved_states.load(path)[0]["epoch"] == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
@@ -51,5 +51,5 @@ def test_a_folder_with_something_else_is_not_overwritten(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     with pytest.raises(ArgumentError, match="is not a saved estimator"):
-        checkpoint.save(str(tmp_path / "thesis"), {}, STATE)
+        saved_states.save(str(tmp_path / "thesis"), {}, STATE)
     assert (tmp_path / "thesis" / "chapter.txt").exists()

@@ -64,7 +64,7 @@ def test_parameters_that_change_keep_what_was_learned(local: Context):
     before = est.predict(x)
     est.set_params(batch_size=8)
     np.testing.assert_array_equal(est.predict(x), before)
-    assert "optimizer" in est._state
+    assert "optimizer" in est._learned.state
     # Another rate means another optimizer; its old state would bring the old rate back.
     est.set_params(config__lr=0.0)
     np.testing.assert_array_equal(est.predict(x), before)
@@ -74,7 +74,7 @@ def test_parameters_that_change_keep_what_was_learned(local: Context):
     model = nn.Linear(6, 2)
     bound = estimator(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
     assert clone(bound).fit(x, y)["loss"] == bound.fit(x, y)["loss"]
-    assert clone(est)._state is None
+    assert clone(est)._learned.state is None
 
 
 def test_score_is_greater_for_better_models(local: Context):

@@ -15,8 +15,9 @@ from torch import nn
 from orca import Estimator, WorkerError, XShards, init_orca_context
 from orca.context import Context
 from orca.errors import ColumnError, DataError
+from orca.shards.adapters.base import Form
+from orca.shards.adapters.registry import adapt
 from orca.shards.columns import arrow_to_numpy, assemble
-from orca.shards.convert import Form, to_shards
 from orca.shards.engines.spark_frames import first_rows
 from orca.shards.feed import Rows
 
@@ -42,7 +43,7 @@ def bring(rank_context):
 
 def arrays_of(data, context, **form):
     """What a rank finds in the data."""
-    shards = to_shards(data, None, context.engine, Form(**form))
+    shards = adapt(data).shards(Form(**form), context.engine)
     return context.gang(1).call(bring, sources={"data": shards})[0]
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from orca.backends.worker.events import EpochEnd, EpochProgress, Record
 from orca.core.settings import settings
-from orca.launch.base import Event
+from orca.launch.base import LogLine
+
+_NOT_SHOWN = ("epoch", "rows", "seconds", "rows_per_s", "lr")
 
 
-class Progress:
+class ProgressBar:
     """Shows one bar per epoch; used as the event callback of a gang's call.
 
     ``show=None`` shows bars where somebody can see them: on a terminal or in a notebook.
@@ -25,26 +28,26 @@ class Progress:
         self._last_epoch = last_epoch
         self._bar: Any = None
 
-    def __call__(self, event: Event) -> None:
-        if event.kind == "log":
+    def __call__(self, event: object) -> None:
+        if isinstance(event, LogLine):
             if settings.log_output:
-                tqdm.write(f"[rank {event.rank}] {event.data['line']}", file=sys.stdout)
-        elif self._show and event.kind == "progress":
-            bar = self._open(event.data["epoch"], event.data["total"])
-            if event.data["loss"] is not None:
-                bar.set_postfix(loss=f"{event.data['loss']:.4g}", refresh=False)
-            bar.update(event.data["rows"] - bar.n)
-        elif self._show and event.kind == "epoch":
-            record = event.data["record"]
-            bar = self._open(record["epoch"], record["rows"])
-            quiet = ("epoch", "rows", "seconds", "rows_per_s", "lr")
-            bar.set_postfix(
-                {n: f"{v:.4g}" for n, v in record.items() if n not in quiet and isinstance(v, float | int)},
-                refresh=False,
-            )
-            bar.update(bar.total - bar.n)
-            bar.close()
-            self._bar = None
+                tqdm.write(f"[rank {event.rank}] {event.line}", file=sys.stdout)
+        elif self._show and isinstance(event, EpochProgress):
+            bar = self._open(event.epoch, event.total)
+            if event.loss is not None:
+                bar.set_postfix(loss=f"{event.loss:.4g}", refresh=False)
+            bar.update(event.rows - bar.n)
+        elif self._show and isinstance(event, EpochEnd):
+            self._close_epoch(event.record)
+
+    def _close_epoch(self, record: Record) -> None:
+        bar = self._open(record["epoch"], record["rows"])
+        shown = {name: value for name, value in record.items() if name not in _NOT_SHOWN}
+        numbers = {name: f"{value:.4g}" for name, value in shown.items() if isinstance(value, float | int)}
+        bar.set_postfix(numbers, refresh=False)
+        bar.update(bar.total - bar.n)
+        bar.close()
+        self._bar = None
 
     def _open(self, epoch: int, total: int) -> Any:
         if self._bar is None:
@@ -57,7 +60,7 @@ class Progress:
             )
         return self._bar
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(

@@ -1,0 +1,58 @@
+"""What ranks report to the driver while they train; one class per event. Only rank 0 sends them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orca.backends.replica import State
+from orca.backends.worker.position import Position
+from orca.shards.tree import Tree
+
+Record = dict[str, Any]
+"""The results of one epoch, as they appear in the History."""
+
+
+@dataclass(frozen=True)
+class EpochProgress:
+    """How far an epoch is, for progress bars."""
+
+    epoch: int
+    rows: int
+    total: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """An epoch is complete."""
+
+    record: Record
+    step: int
+    """Steps done, over all fits."""
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """The values of an epoch's single steps, for loggers that want them."""
+
+    first: int
+    """Number of the first step."""
+    values: dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole state, for the driver to write."""
+
+    state: State
+    position: Position
+    epoch: int
+    step: int
+    example: Tree
+    path: str | None = None
+    """Where a callback wants it; None for the run's own checkpoints."""
+    remove: str | None = None
+    """An older one to delete after it is written."""

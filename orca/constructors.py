@@ -1,0 +1,266 @@
+"""The constructors of an estimator: `from_backend`, and one with named arguments for each built-in framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from orca.backends.registry import create_spec, find
+from orca.context import current
+from orca.core.arguments import check_count
+from orca.errors import ArgumentError
+from orca.runs.params import Recipe
+from orca.runs.values import Learned, Setup
+
+if TYPE_CHECKING:
+    from orca.estimator import Estimator
+
+
+def from_backend(
+    cls: type[Estimator],
+    /,
+    name: str,
+    *,
+    workers: int | None = None,
+    num_workers: int | None = None,
+    workers_per_node: int | None = None,
+    metrics: Any = None,
+    seed: int | None = None,
+    model_dir: str | None = None,
+    epochs: int = 1,
+    batch_size: int = 32,
+    **arguments: Any,
+) -> Estimator:
+    """Create an estimator for any registered backend, those of other packages included.
+
+    Args:
+        name: Full name of the backend, as of its entry point: "torch.horovod".
+        workers: Number of workers (also ``num_workers``), or ``workers_per_node`` times the nodes.
+        metrics: Metrics by name, objects of `orca.metrics` or of the framework, or functions.
+        seed: Seed of weights, shuffling and dropout; random if None.
+        model_dir: Folder for checkpoints, any fsspec path.
+        epochs: Default for `fit`, as is ``batch_size``.
+        arguments: The model and further arguments of the framework, and options of the backend.
+
+    Raises:
+        ArgumentError: The backend or an argument is unknown, or a value cannot work.
+        MissingPackageError: A package of the backend is not installed.
+
+    >>> import torch
+    >>> est = Estimator.from_backend("torch.torch_distributed", model=torch.nn.Linear(2, 1), compression="fp16")
+    >>> est.get_params()["compression"]
+    'fp16'
+    """
+    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
+    recipe = Recipe("from_backend", {"name": name, **places, **settings, **arguments})
+    return _build(cls, recipe, name, places | settings, arguments)
+
+
+def from_torch(
+    cls: type[Estimator],
+    /,
+    *,
+    model: Any,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+    scheduler_creator: Callable[..., Any] | None = None,
+    scheduler_step: str = "epoch",
+    config: dict[str, Any] | None = None,
+    backend: str = "torch_distributed",
+    workers: int | None = None,
+    num_workers: int | None = None,
+    workers_per_node: int | None = None,
+    model_dir: str | None = None,
+    seed: int | None = None,
+    precision: str = "fp32",
+    sync_batchnorm: bool = False,
+    train_step: Callable[..., Any] | None = None,
+    epochs: int = 1,
+    batch_size: int = 32,
+    **backend_options: Any,
+) -> Estimator:
+    """Create an estimator from a PyTorch model; see `from_backend` for the arguments that all frameworks share.
+
+    Args:
+        model: A module, a module class or a creator ``fn(config)``.
+        optimizer: An optimizer of that module, a class or a creator ``fn(model, config)``.
+        loss: A loss module, class, creator or function of (output, target) that returns the mean over the rows.
+        scheduler_creator: ``fn(optimizer, config)``; its scheduler steps after every epoch, or with
+            ``scheduler_step="step"`` after every step.
+        config: Passed to creators; names like those of a class' parameters are its arguments.
+        backend: "torch_distributed" (options: ``sharded=True`` for FSDP2, ``compression``), "horovod"
+            (``compression="fp16"``) or "parameter_server" (``mode="sync"`` or "async", for the latter
+            ``staleness`` and ``servers``; ``compression``).
+        precision: "fp32", "bf16" or "fp16".
+        sync_batchnorm: Compute batch statistics over all workers.
+        train_step: ``fn(step)`` that does a whole step by itself, for example with several optimizers; see
+            `orca.backends.torch.custom.Step`.
+        backend_options: Options of the backend.
+    """
+    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
+    objects = {"model": model, "optimizer": optimizer, "loss": loss, "train_step": train_step, "config": config}
+    schedule = {"scheduler_creator": scheduler_creator, "scheduler_step": scheduler_step}
+    numerics = {"precision": precision, "sync_batchnorm": sync_batchnorm}
+    arguments = {**objects, **schedule, **numerics, **backend_options}
+    return _created(cls, "from_torch", "torch", backend, places | settings, arguments)
+
+
+def from_keras(
+    cls: type[Estimator],
+    /,
+    *,
+    model: Any = None,
+    keras_model: Any = None,
+    model_creator: Callable[..., Any] | None = None,
+    compile_args_creator: Callable[..., Any] | None = None,
+    metrics: Any = None,
+    config: dict[str, Any] | None = None,
+    backend: str = "multiworker",
+    workers: int | None = None,
+    num_workers: int | None = None,
+    workers_per_node: int | None = None,
+    model_dir: str | None = None,
+    seed: int | None = None,
+    epochs: int = 1,
+    batch_size: int = 32,
+    **backend_options: Any,
+) -> Estimator:
+    """Create an estimator from a Keras model; see `from_backend` for the arguments that all frameworks share.
+
+    The model's own loss, metrics, ``train_step``, ``jit_compile`` and precision policy are used; ``metrics`` are
+    further ones of Orca's for `evaluate`.
+
+    Args:
+        model: A compiled Keras 3 model (also ``keras_model``), which stays as it is.
+        model_creator: ``fn(config)`` that returns a model.
+        compile_args_creator: ``fn(config)`` that returns the arguments of ``model.compile``, for a creator that
+            does not compile its model.
+        config: Passed to creators.
+        backend: "multiworker" (TensorFlow's collectives; also "tf2", "tf_distributed"), "horovod"
+            (``compression="fp16"``), "parameter_server" (every worker owns a slice of the weights) or "mirrored"
+            (MirroredStrategy: the workers are devices of one process).
+        backend_options: Options of the backend.
+    """
+    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
+    creators = {"model_creator": model_creator, "compile_args_creator": compile_args_creator}
+    arguments = {"model": model, "keras_model": keras_model, **creators, "config": config, **backend_options}
+    return _created(cls, "from_keras", "keras", backend, places | settings, arguments)
+
+
+def from_mxnet(
+    cls: type[Estimator],
+    /,
+    *,
+    model_creator: Callable[..., Any],
+    loss_creator: Callable[..., Any] | None = None,
+    config: dict[str, Any] | None = None,
+    eval_metrics_creator: Callable[..., Any] | None = None,
+    validation_metrics_creator: Callable[..., Any] | None = None,
+    metrics: Any = None,
+    backend: str = "parameter_server",
+    workers: int | None = None,
+    num_workers: int | None = None,
+    workers_per_node: int | None = None,
+    num_servers: int | None = None,
+    model_dir: str | None = None,
+    seed: int | None = None,
+    epochs: int = 1,
+    batch_size: int = 32,
+    **backend_options: Any,
+) -> Estimator:
+    """Create an estimator from an MXNet model (legacy: MXNet is retired); see `from_backend` for shared arguments.
+
+    Args:
+        model_creator: ``fn(config)`` that returns a gluon Block, or a Module or Symbol with its loss as last layer.
+        loss_creator: ``fn(config)`` that returns a gluon loss.
+        config: The result of `create_config`, passed to creators.
+        eval_metrics_creator: ``fn(config)`` that returns MXNet's metrics, as does ``validation_metrics_creator``;
+            all of them are reported for training and validation.
+        backend: "parameter_server" (MXNet's KVStore: ``kvstore="dist_sync"``, "dist_device_sync" or
+            "dist_async", and ``num_servers``, which run beside the workers with a scheduler) or "horovod".
+        backend_options: Options of the backend.
+    """
+    if num_servers is not None:
+        backend_options["num_servers"] = num_servers
+    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
+    creators = {"model_creator": model_creator, "loss_creator": loss_creator, "config": config}
+    scores = {
+        "eval_metrics_creator": eval_metrics_creator,
+        "validation_metrics_creator": validation_metrics_creator,
+    }
+    arguments = {**creators, **scores, **backend_options}
+    params = {"num_servers": num_servers}
+    return _created(cls, "from_mxnet", "mxnet", backend, places | settings, arguments, params)
+
+
+def from_openvino(
+    cls: type[Estimator],
+    /,
+    *,
+    model_path: Any = None,
+    model: Any = None,
+    config: dict[str, Any] | None = None,
+    layout: Any = None,
+    shape: Any = None,
+    example: Any = None,
+    workers: int | None = None,
+    num_workers: int | None = None,
+    workers_per_node: int | None = None,
+) -> Estimator:
+    """Create an estimator that only predicts, from an OpenVINO file or one that OpenVINO can convert.
+
+    Args:
+        model_path: An IR (.xml with its .bin beside it), an ONNX, .keras, TorchScript (.pt) or ExportedProgram
+            (.pt2) file or a SavedModel folder, also at an fsspec URL.
+        model: A live torch, Keras or OpenVINO model. A torch module needs ``shape`` or ``example``.
+        config: "device" ("CPU"), "performance_hint" ("throughput" or "latency"), "num_streams", "num_requests",
+            "num_threads", "precision" ("f32"; "f16", "bf16", or "auto" for the device's own), "cache_dir" for
+            compiled models, "mean" and "scale" for the input, and OpenVINO's own properties in capitals.
+        layout: Layout of the data if it is not the model's, such as "NHWC".
+        shape: Shape of the input, with None for any length: a tuple, or a list or dict of them.
+        example: A few rows of input.
+        workers: Number of workers (also ``num_workers``), or ``workers_per_node`` times the nodes.
+    """
+    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    arguments = {"model_path": model_path, "model": model, "config": config, "layout": layout, "shape": shape}
+    return _created(cls, "from_openvino", "openvino", None, places, {**arguments, "example": example})
+
+
+def _created(
+    cls: type[Estimator],
+    constructor: str,
+    framework: str,
+    backend: str | None,
+    settings: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    params: Mapping[str, Any] | None = None,
+) -> Estimator:
+    """Create an estimator of a built-in framework; its scikit-learn parameters are those of the constructor."""
+    chosen = {} if backend is None else {"backend": backend}
+    recipe = Recipe(constructor, {**settings, **arguments, **chosen, **(params or {})})
+    return _build(cls, recipe, f"{framework}.{backend or framework}", settings, arguments)
+
+
+def _build(
+    cls: type[Estimator], recipe: Recipe, name: str, settings: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> Estimator:
+    rest = dict(settings)
+    workers = _worker_count(rest.pop("workers"), rest.pop("num_workers"), rest.pop("workers_per_node"))
+    seed = rest.pop("seed", None)
+    backend = find(name)
+    setup = Setup.create(backend, create_spec(backend, arguments), workers=workers, **rest)
+    return cls(setup, Learned.nothing(setup, seed), recipe)
+
+
+def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:
+    counts = [count for count in (workers, num_workers) if count is not None]
+    if len(counts) > 1 or (counts and per_node is not None):
+        raise ArgumentError("Give one of workers=, num_workers= and workers_per_node=, not several.")
+    if per_node is None:
+        return counts[0] if counts else 1
+    return check_count("workers_per_node", per_node) * current().nodes

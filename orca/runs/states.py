@@ -1,0 +1,138 @@
+"""Learned states as files: saved estimators and checkpoints, weights alone, and a framework's own formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from orca.backends.base import State
+from orca.backends.worker.position import Position
+from orca.callbacks import Callback
+from orca.errors import ArgumentError, DataError, NotFittedError
+from orca.runs import saved_states
+from orca.runs.checkpoints import latest
+from orca.runs.values import Learned, Setup
+from orca.shards.tree import Tree, tree_map
+
+
+def about(setup: Setup, learned: Learned) -> dict[str, Any]:
+    """Return what a saved state says of the estimator that it comes from."""
+    return {"backend": setup.backend.name, "framework": setup.backend.framework.name, "seed": learned.seed}
+
+
+def model_of(setup: Setup, learned: Learned) -> Any:
+    """Return the framework's own model, with the learned weights."""
+    return setup.backend.framework.model(setup.spec, learned.state, learned.seed)
+
+
+def fitted_state(learned: Learned) -> State:
+    """Return the state, or raise if there is none yet."""
+    if learned.state is None:
+        raise NotFittedError("There are no weights yet: call fit or load first.")
+    return learned.state
+
+
+def save(setup: Setup, learned: Learned, path: str) -> str:
+    """Write weights, optimizer and position to a folder, or the model to a file of its framework."""
+    path, framework = os.fspath(path), setup.backend.framework
+    own_format = path.endswith(framework.file_suffixes)
+    if framework.inference_only and not own_format:
+        raise ArgumentError(f"path={path!r}: a model of this kind is saved as {', '.join(framework.file_suffixes)}.")
+    if learned.state is None and not framework.inference_only:
+        raise NotFittedError("There is nothing to save yet: call fit or load first.")
+    if learned.state is None or own_format:
+        framework.write_model(model_of(setup, learned), path)
+        return path
+    position = None if learned.position is None else learned.position.as_dict()
+    state = {**learned.state, "position": position, "example": learned.example}
+    saved_states.save(path, {**about(setup, learned), "epoch": learned.epoch, "step": learned.step}, state)
+    return path
+
+
+def save_weights(setup: Setup, learned: Learned, path: str) -> str:
+    """Write the weights alone."""
+    path, state = os.fspath(path), fitted_state(learned)
+    if path.endswith(setup.backend.framework.file_suffixes):
+        setup.backend.framework.write_model(model_of(setup, learned), path)
+    else:
+        saved_states.save(path, {**about(setup, learned), "epoch": 0, "step": 0}, {"model": state["model"]})
+    return path
+
+
+def load(setup: Setup, learned: Learned, path: str, custom_objects: Mapping[str, Any] | None = None) -> Learned:
+    """Return what `save` or a checkpoint holds."""
+    path, framework = os.fspath(path), setup.backend.framework
+    if path.endswith(framework.file_suffixes):
+        state = framework.read_model(setup.spec, path, custom_objects)
+        return learned.with_state(state, position=None, example=None)
+    facts, state = saved_states.load(path)
+    if facts["framework"] != framework.name:
+        raise DataError(f"path={path!r} was saved from {facts['framework']}; this estimator is for {framework.name}.")
+    position = state.pop("position", None)
+    return learned.with_state(
+        state,
+        example=state.pop("example", None),
+        position=None if position is None else Position.from_dict(position),
+        epoch=int(facts["epoch"]),
+        step=int(facts.get("step", 0)),
+        # The order of further epochs depends on the seed: resuming exactly needs the one that was used.
+        seed=int(facts["seed"]),
+    )
+
+
+def load_weights(setup: Setup, learned: Learned, path: str) -> Learned:
+    """Return the weights of a file or folder, with everything else unchanged."""
+    path, framework = os.fspath(path), setup.backend.framework
+    own_format = path.endswith(framework.file_suffixes)
+    state = framework.read_model(setup.spec, path, None) if own_format else saved_states.load(path)[1]
+    rest = {key: value for key, value in (learned.state or {}).items() if key != "model"}
+    return learned.with_state({"model": state["model"], **rest})
+
+
+def newest(path: str, version: int | None, argument: str = "path") -> str:
+    """Return the newest checkpoint below a folder, or the one of a step; raise if there is none."""
+    checkpoint = latest(path, version)
+    if checkpoint is None:
+        raise ArgumentError(f"{argument}={str(path)!r} has no checkpoint in it.")
+    return checkpoint
+
+
+def resumed(setup: Setup, learned: Learned, resume: bool | str | os.PathLike[str] | None) -> Learned:
+    """Return the state that a run with ``resume=`` starts from."""
+    if resume is False or resume is None:
+        return learned
+    if isinstance(resume, os.PathLike):
+        resume = os.fspath(resume)
+    if isinstance(resume, str):
+        return load(setup, learned, newest(resume, None, "resume"))
+    if resume is not True:
+        raise ArgumentError(f"resume={resume!r}: expected True or the path of a checkpoint.")
+    checkpoint = latest(setup.model_dir) if setup.model_dir is not None else None
+    return learned if checkpoint is None else load(setup, learned, checkpoint)
+
+
+def restore_callbacks(callbacks: tuple[Callback, ...], position: Position | None) -> None:
+    """Give an estimator's own callbacks the states of a loaded position."""
+    entries = [] if position is None else position.callbacks
+    for callback in callbacks:
+        states = [state for kind, state in entries if kind == type(callback).__name__]
+        if states:
+            callback.load_state(states[0])
+
+
+def export(setup: Setup, learned: Learned, kind: str, path: str, example: Tree | None) -> str:
+    """Write the model for other programs; return the path written."""
+    if example is None and learned.example is not None:
+        example = blank(learned.example)
+    framework = setup.backend.framework
+    if example is None and not framework.inference_only:
+        raise NotFittedError("export needs the form of the inputs: give example= (a few rows), or fit first.")
+    return framework.export(model_of(setup, learned), kind, str(path), example)
+
+
+def blank(example: Tree) -> Tree:
+    """Return two rows of zeros in the form of an example."""
+    return tree_map(lambda leaf: np.zeros((2, *leaf.shape[1:]), leaf.dtype), example)
