@@ -7,7 +7,7 @@ import logging
 import os
 from typing import Any
 
-from orca.core.settings import settings
+from orca.core.settings import Settings, settings
 from orca.errors import ArgumentError, OrcaError
 from orca.runtimes import registry
 from orca.runtimes.base import RuntimeRequest
@@ -108,6 +108,9 @@ class _Settings(type):
             super().__setattr__(name, value)
         else:
             settings.change(name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        settings.change(name, getattr(Settings, name))
 
 
 class OrcaContext(metaclass=_Settings):

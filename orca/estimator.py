@@ -58,6 +58,8 @@ class Estimator:
     workers: int = _read_only("_setup.workers")
     metrics: Sequence[Metric] = _read_only("_setup.metrics")
     model_dir: str | None = _read_only("_setup.model_dir")
+    epochs: int = _read_only("_setup.epochs")
+    batch_size: int = _read_only("_setup.batch_size")
     seed: int = _read_only("_learned.seed")
     epoch: int = _read_only("_learned.epoch", "Epochs done, an interrupted one included.")
     step: int = _read_only("_learned.step", "Steps done, over all fits.")

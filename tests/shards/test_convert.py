@@ -102,7 +102,7 @@ def test_pandas_arrow_and_shards_of_frames_give_the_same_arrays(context: Context
         np.testing.assert_allclose(image["x"], data["image"])
     with pytest.raises(ColumnError, match=r"feature_cols='imgae' is not in.*Did you mean 'image'"):
         arrays_of(XShards.from_pandas(frame, 3), context, feature_cols="imgae", label_cols="label")
-    with pytest.raises(ColumnError, match="say which to use with feature_cols="):
+    with pytest.raises(ColumnError, match="choose some with feature_cols="):
         arrays_of(frame, context)
 
 
@@ -270,7 +270,7 @@ def test_frames_train_and_predict_beside_their_columns(context: Context):
     assert est.evaluate(frame, feature_cols=["a", "b"], label_cols="label")["loss"] > 0
     later = pd.DataFrame(data)[4:]
     assert est.predict(later, feature_cols=["a", "b"]).index.tolist() == later.index.tolist()
-    with pytest.raises(ColumnError, match="say which to use with label_cols="):
+    with pytest.raises(ColumnError, match="choose some with label_cols="):
         est.fit({"a": data["a"], "b": data["b"]}, feature_cols=["a", "b"])
     with pytest.raises(ColumnError, match=r"feature_cols='bb'.*Columns: a, b, label"):
         est.predict(frame, feature_cols=["a", "bb"])
