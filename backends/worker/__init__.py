@@ -1,1 +1,1 @@
-"""What every rank does, whatever the framework: train, score, predict."""
+"""The work of a rank, for any framework: train, score, predict."""

@@ -20,7 +20,7 @@ from orca.shards.prefetch import ahead
 from orca.shards.tree import Tree, join_rows, kind_of, row_count, take_rows
 
 _PIECE = 8
-"""How many batches of columns become arrays at once."""
+"""Number of batches of columns that become arrays at once."""
 
 
 class _Models:
@@ -99,7 +99,7 @@ class Predict:
         return assemble(table, self.feature_cols, "feature_cols", self.together)
 
     def _run_columns(self, shard: Any) -> Any:
-        """Columns become arrays piece by piece, while the pieces before are computed."""
+        """Convert columns to arrays piece by piece, while the model computes earlier pieces."""
         if kind_of(shard) not in ("frame", "table") or not row_count(shard):
             return self.run(self._assembled(shard))
         size = _PIECE * self.batch_size
@@ -121,24 +121,21 @@ class Predict:
 
 
 def with_outputs(shard: Any, named: dict[str, Any]) -> Any:
-    """The shard with the outputs beside its rows: entries of a dict, columns of a frame or table.
-
-    What had such a name before is replaced.
-    """
+    """Add outputs to a shard, as entries of a dict or columns of a frame or table; equal names are replaced."""
     kind = kind_of(shard)
     if kind == "frame":
         return shard.assign(**{name: array if array.ndim == 1 else list(array) for name, array in named.items()})
     if kind == "table":
         for name, array in named.items():
-            known = shard.schema.get_field_index(name)
+            index = shard.schema.get_field_index(name)
             column = arrow_column(array)
-            shard = shard.append_column(name, column) if known < 0 else shard.set_column(known, name, column)
+            shard = shard.append_column(name, column) if index < 0 else shard.set_column(index, name, column)
         return shard
     return {**shard, **named} if isinstance(shard, dict) else named
 
 
 def name_outputs(output: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Name the model's outputs: as told, or its own names, or prediction, or prediction_0, prediction_1, ...
+    """Name the model's outputs: by `names`, or its own names, or prediction, or prediction_0, prediction_1, ...
 
     >>> sorted(name_outputs((1, 2)))
     ['prediction_0', 'prediction_1']
@@ -146,13 +143,13 @@ def name_outputs(output: Any, names: Sequence[str] | None = None) -> dict[str, A
     {'score': 1}
     """
     if isinstance(output, dict):
-        found = dict(output)
+        named = dict(output)
     elif isinstance(output, list | tuple):
-        found = {f"prediction_{index}": value for index, value in enumerate(output)}
+        named = {f"prediction_{index}": value for index, value in enumerate(output)}
     else:
-        found = {"prediction": output}
+        named = {"prediction": output}
     if names is None:
-        return found
-    if len(names) != len(found):
-        raise ArgumentError(f"output_cols={list(names)}: the model has {len(found)} outputs ({', '.join(found)}).")
-    return dict(zip(names, found.values(), strict=True))
+        return named
+    if len(names) != len(named):
+        raise ArgumentError(f"output_cols={list(names)}: the model has {len(named)} outputs ({', '.join(named)}).")
+    return dict(zip(names, named.values(), strict=True))

@@ -1,4 +1,4 @@
-"""What every rank does in evaluate, and in the validation of fit, whatever the framework."""
+"""Evaluation on a rank, also for the validation of fit, for any framework."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def score(
     prefix: str,
     steps: int | None = None,
 ) -> dict[str, float]:
-    """Loss and metrics over all rows, or those of the first steps, each rank scoring an even share."""
+    """Return loss and metrics over all rows, or those of the first steps; each rank scores an even share."""
     tally = Tally(metrics, replica.own_metrics)
     if tally.own is not None:
         tally.own.reset()
@@ -38,7 +38,7 @@ def score(
 
 
 def chunks(rows: Rows, seat: Seat, size: int, count: int) -> Iterator[Any]:
-    """This rank's even share of the first `count` rows, piece by piece."""
+    """Yield this rank's even share of the first `count` rows, piece by piece."""
     if seat.rank is None:
         return
     start, stop = share(count, seat.rank, seat.world)

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """Exact sums of loss and metrics over the rows that one rank has seen; tallies of ranks can be merged."""
+    """Exact sums of loss and metrics over one rank's rows; tallies of ranks can be merged."""
 
     def __init__(self, metrics: Sequence[Metric], own: OwnMetrics | None = None) -> None:
         self.metrics = metrics
         self.own = own
         self.own_sums: list[Any] | None = None
-        """The sums of several ranks' own metrics, in a tally that joins them."""
-        self._kept: list[Any] | None = None
-        """This rank's own sums, once its metrics have been given those of all ranks."""
+        """The model's own metrics summed over several ranks, in a joined tally."""
+        self._local_sums: list[Any] | None = None
+        """This rank's own sums, once its metrics hold those of all ranks."""
         self.loss_sum = 0.0
         self.loss_count = 0.0
         self.rows = 0
@@ -41,24 +41,24 @@ class Tally:
             ]
 
     def merged(self, context: RankContext, prefix: str = "") -> dict[str, float]:
-        """The result over all ranks, the same on each of them."""
-        told = self.told()
-        self._kept = told["own"]
-        total = Tally.joined(self.metrics, context.allgather(told))
+        """Return the result over all ranks, the same on each of them."""
+        sums = self.sums()
+        self._local_sums = sums["own"]
+        total = Tally.joined(self.metrics, context.allgather(sums))
         count = total.loss_count
         result = {f"{prefix}loss": total.loss_sum / count} if count else {}
         result |= {f"{prefix}{name}": value / max(total.rows, 1) for name, value in total.extra.items()}
         for metric, state in zip(self.metrics, total.states, strict=True):
             result[f"{prefix}{metric.name}"] = float(metric.compute(state))
         if self.own is not None and total.own_sums is not None:
-            # A rank that has seen no row may not know its metrics yet.
+            # A rank without rows may not have created its metrics yet.
             results = max(context.allgather(self.own.results(total.own_sums)), key=len)
             result |= {f"{prefix}{name}": value for name, value in results.items()}
         return result
 
-    def told(self) -> dict[str, Any]:
-        """The sums as plain values, for other ranks and for checkpoints."""
-        own = self.own.sums() if self._kept is None and self.own is not None else self._kept
+    def sums(self) -> dict[str, Any]:
+        """Return the sums as plain values, for other ranks and for checkpoints."""
+        own = self.own.sums() if self._local_sums is None and self.own is not None else self._local_sums
         return {
             "loss_sum": self.loss_sum,
             "loss_count": self.loss_count,
@@ -69,20 +69,20 @@ class Tally:
         }
 
     @classmethod
-    def joined(cls, metrics: Sequence[Metric], told: Sequence[dict[str, Any]]) -> Tally:
-        """The sums of several ranks as one."""
+    def joined(cls, metrics: Sequence[Metric], parts: Sequence[dict[str, Any]]) -> Tally:
+        """Add the sums of several ranks."""
         total = cls(metrics)
-        total.loss_sum = sum(part["loss_sum"] for part in told)
-        total.loss_count = sum(part["loss_count"] for part in told)
-        total.rows = sum(part["rows"] for part in told)
-        for part in told:
+        total.loss_sum = sum(part["loss_sum"] for part in parts)
+        total.loss_count = sum(part["loss_count"] for part in parts)
+        total.rows = sum(part["rows"] for part in parts)
+        for part in parts:
             for name, value in part["extra"].items():
                 total.extra[name] = total.extra.get(name, 0.0) + value
         for index, metric in enumerate(metrics):
-            total.states[index] = metric.merge([part["states"][index] for part in told])
-        owned = [part["own"] for part in told if part.get("own") is not None]
+            total.states[index] = metric.merge([part["states"][index] for part in parts])
+        owned = [part["own"] for part in parts if part.get("own") is not None]
         if owned:
-            # Metrics are made with the first row: a rank with fewer of them has seen none.
+            # Metrics are created with the first row: a rank with fewer of them had none.
             most = max(map(len, owned))
             total.own_sums = [sum(values) for values in zip(*(o for o in owned if len(o) == most), strict=True)]
         return total

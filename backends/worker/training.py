@@ -1,4 +1,4 @@
-"""What every rank does in fit, whatever the framework: epochs, steps, callbacks, checkpoints, resuming."""
+"""Training on a rank, for any framework: epochs, steps, callbacks, checkpoints, resuming."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ PROGRESS_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class FitPlan:
-    """How long, in which order and how to train."""
+    """Length, order and options of a run."""
 
     first_epoch: int
     last_epoch: int
     batch_size: int
     shuffle: bool = True
     first_step: int = 0
-    """Steps that earlier fits have done."""
+    """Steps of earlier fits."""
     max_steps: int | None = None
     validate: bool = False
     validation_freq: int = 1
@@ -57,14 +57,14 @@ class FitPlan:
     resume: Position | None = None
     """Where to resume."""
     stopped: str | None = None
-    """Why the run had ended already when a failure came."""
+    """Why the run had already ended when a failure occurred."""
     steps_wanted: bool = False
-    """Whether somebody wants the losses of single steps."""
+    """Whether a logger uses the losses of single steps."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a rank returns from fit; everything but the records comes from rank 0 alone."""
+    """Result of fit on a rank; everything but the records comes from rank 0 only."""
 
     records: list[dict[str, Any]]
     state: State | None
@@ -74,13 +74,13 @@ class FitResult:
     callbacks: list[bytes | None]
     reason: str | None
     steps: int
-    """Steps of an epoch."""
+    """Steps per epoch."""
     example: Any
-    """The model's inputs without any row, for what has to know their form later."""
+    """The model's inputs without rows, for later uses of their form."""
 
 
-class _Asked(NamedTuple):
-    """A method of the replica that all ranks have to call, the same for each."""
+class _Request(NamedTuple):
+    """A method of the replica that all ranks must call."""
 
     method: str
     args: tuple[Any, ...]
@@ -111,7 +111,7 @@ class Training:
             shuffle=plan.shuffle,
         )
         self._validation = Rows(context.sources["validation"]) if plan.validate else None
-        # A server without a model has nothing that a callback could see or change.
+        # A server without a model has nothing that a callback could read or change.
         serves = self._seat.rank is None and self._replica.inner_model is None
         self._callbacks = [] if serves else list(plan.callbacks)
         self._run = Run(self._replica, self._place.rank, self._seat.world, dict(job.spec.config))
@@ -123,7 +123,7 @@ class Training:
         self._run.own_epoch = plan.first_epoch
         self._hooked = {hook: [c for c in self._callbacks if overrides(c, hook)] for hook in BATCH_HOOKS}
         self._asks = any(c.acts_on_batches for hooked in self._hooked.values() for c in hooked)
-        # A custom step shows nobody its outputs: metrics are then for validation alone.
+        # A custom step does not return outputs: metrics are then for validation only.
         self._metrics = job.metrics if self._replica.gives_outputs else ()
         self._tally = Tally(self._metrics, self._replica.own_metrics)
         self._steps: list[tuple[float, float, float]] = []
@@ -170,7 +170,7 @@ class Training:
         )
 
     def _epoch(self, epoch: int, first_batch: int) -> dict[str, Any] | None:
-        """One epoch, or the rest of it; None if a callback stopped the run before it began."""
+        """Run one epoch, or the rest of it; return None if a callback stopped the run before it began."""
         run, plan, replica, context = self._run, self._plan, self._replica, self._context
         run.epoch, run.batch, run.record, run.loss = epoch + 1, first_batch, {}, None
         if not first_batch:
@@ -185,7 +185,7 @@ class Training:
         first_step = run.step - len(self._steps)
         began = time.monotonic()
         if self._place.rank == 0:
-            self._tell_progress()
+            self._emit_progress()
         if self._seat.rank is not None:
             self._train(epoch, first_batch)
         replica.settle()
@@ -205,7 +205,7 @@ class Training:
         run.record = record
         self._hook("after_epoch")
         if plan.steps_wanted:
-            self._tell_steps(first_step)
+            self._emit_steps(first_step)
         if self._place.rank == 0:
             context.emit(EpochEnd(record, run.step))
         self._save()
@@ -218,7 +218,7 @@ class Training:
     def _train(self, epoch: int, first_batch: int) -> None:
         run, plan, replica = self._run, self._plan, self._replica
         want_output = bool(self._metrics)
-        told = time.monotonic()
+        reported = time.monotonic()
         before, after = self._hooked["before_batch"], self._hooked["after_batch"]
         with closing(self._stream(epoch, first_batch)) as batches:  # type: ignore[type-var]
             for batch in batches:
@@ -228,7 +228,7 @@ class Training:
                 if plan.terminate_on_nan and math.isnan(outcome.loss_sum):
                     raise DataError(
                         f"The loss became nan in step {run.batch + 1} of epoch {run.epoch}. Look for nan in the data, "
-                        "lower the learning rate or clip gradients with clip_norm=; terminate_on_nan=False goes on."
+                        "lower the learning rate or clip gradients with clip_norm=; terminate_on_nan=False continues."
                     )
                 self._tally.add(outcome, batch.rows)
                 run.batch += 1
@@ -239,28 +239,28 @@ class Training:
                     run.loss = outcome.loss_sum / outcome.loss_count if outcome.loss_count else None
                     self._call("after_batch")
                 now = time.monotonic()
-                if self._place.rank == 0 and now - told > PROGRESS_SECONDS:
-                    told = now
-                    self._tell_progress()
-                asked = self._asks and replica.any(run.reason is not None or bool(run.saves))
-                if asked:
+                if self._place.rank == 0 and now - reported > PROGRESS_SECONDS:
+                    reported = now
+                    self._emit_progress()
+                has_requests = self._asks and replica.any(run.reason is not None or bool(run.saves))
+                if has_requests:
                     self._agree(self._seat.world)
                 if run.reason is not None or self._is_over() or run.batch == run.batches:
                     break
-                if asked:
+                if has_requests:
                     self._save()
                 if plan.trigger is not None and plan.trigger.after_step(run.step):
                     self._checkpoint(None, None)
 
     def _stream(self, epoch: int, first_batch: int) -> Iterator[Batch]:
-        """The epoch's batches, gathered ahead on a thread where a core is free for it or the disk has to be read."""
+        """Yield the epoch's batches, prefetched on a thread if a core is free for it or the disk must be read."""
         batches = self._feed.epoch(epoch, first_batch)
         waits = self._feed.rows.nbytes > psutil.virtual_memory().available
         return ahead(batches) if self._place.threads > 1 or waits else batches
 
     def _hook(self, name: str) -> None:
-        """Call a hook of every callback where all ranks meet, then agree on what was asked for."""
-        # Only here do servers listen; within an epoch a state is each worker's own.
+        """Call a hook of every callback where all ranks meet, then agree on their requests."""
+        # Servers take part only here; within an epoch each worker has its own state.
         self._run.ask = self._ask if self._seat.world < self._place.world else None
         for callback in self._callbacks:
             getattr(callback, name)(self._run)
@@ -268,8 +268,8 @@ class Training:
         self._agree()
 
     def _ask(self, method: str, *args: Any) -> None:
-        """Have ranks that call no callbacks take part in what a callback does with all replicas."""
-        self._context.allgather(_Asked(method, args if self._place.rank == 0 else ()))
+        """Let ranks without callbacks take part in what a callback does with all replicas."""
+        self._context.allgather(_Request(method, args if self._place.rank == 0 else ()))
 
     def _call(self, hook: str) -> None:
         for callback in self._hooked[hook]:
@@ -279,25 +279,25 @@ class Training:
         return self._plan.max_steps is not None and self._run.step - self._plan.first_step >= self._plan.max_steps
 
     def _meet(self) -> None:
-        """A rank without data of its own takes over how far the others have come."""
+        """Give ranks without data the progress of the others."""
         if self._seat.world < self._place.world:
-            told = self._context.allgather((self._run.batch, self._run.step, self._run.reason))
-            self._run.batch, self._run.step = told[0][:2]
-            self._run.reason = next((reason for _, _, reason in told if reason is not None), None)
+            positions = self._context.allgather((self._run.batch, self._run.step, self._run.reason))
+            self._run.batch, self._run.step = positions[0][:2]
+            self._run.reason = next((reason for _, _, reason in positions if reason is not None), None)
 
     def _agree(self, members: int | None = None) -> None:
-        """Make one of what the callbacks of all ranks have asked for; within an epoch, of those that train."""
+        """Combine the requests of all ranks' callbacks; within an epoch, of the ranks that train."""
         run = self._run
         if not self._plan.callbacks:
             return
         mine = (run.reason, run.saves, run.own_epoch)
-        told = self._context.allgather(mine, members)
-        while isinstance(asked := told[0], _Asked):
-            getattr(self._replica, asked.method)(*asked.args)
-            told = self._context.allgather(mine, members)
-        run.reason = next((reason for reason, _, _ in told if reason is not None), None)
-        run.saves = list(dict.fromkeys(save for _, saves, _ in told for save in saves))
-        run.own_epoch = max(epoch for _, _, epoch in told)
+        requests = self._context.allgather(mine, members)
+        while isinstance(request := requests[0], _Request):
+            getattr(self._replica, request.method)(*request.args)
+            requests = self._context.allgather(mine, members)
+        run.reason = next((reason for reason, _, _ in requests if reason is not None), None)
+        run.saves = list(dict.fromkeys(save for _, saves, _ in requests for save in saves))
+        run.own_epoch = max(epoch for _, _, epoch in requests)
 
     def _save(self) -> None:
         saves, self._run.saves = self._run.saves, []
@@ -305,7 +305,7 @@ class Training:
             self._checkpoint(path, remove)
 
     def _checkpoint(self, path: str | None, remove: str | None) -> None:
-        """Send the whole state to the driver, which writes it while the ranks go on."""
+        """Send the whole state to the driver, which writes it while the ranks continue."""
         state = self._replica.state()
         position = self._position()
         if self._place.rank == 0:
@@ -318,7 +318,7 @@ class Training:
         # An epoch that is complete needs nothing remembered of it.
         inside = 0 < run.batch < run.batches
         steps = np.array(self._steps, np.float64).reshape(-1, 3)
-        own = {"tally": self._tally.told(), "steps": steps, **self._randomness()} if inside else None
+        own = {"tally": self._tally.sums(), "steps": steps, **self._randomness()} if inside else None
         return Position(
             epoch=run.epoch - 1 if inside else run.epoch,
             batch=run.batch if inside else 0,
@@ -332,7 +332,7 @@ class Training:
         )
 
     def _share(self) -> list[Any]:
-        """This rank's even share of the rows, as views of the shards."""
+        """Return this rank's even share of the rows, as views of the shards."""
         if self._seat.rank is None:
             return []
         rows = self._feed.rows
@@ -377,9 +377,9 @@ class Training:
         self._resume_tally(told)
         return batch
 
-    def _resume_tally(self, told: list[dict[str, Any]]) -> None:
-        """Go on with the sums of one or more ranks."""
-        self._tally = Tally.joined(self._metrics, told)
+    def _resume_tally(self, sums: list[dict[str, Any]]) -> None:
+        """Continue with the sums of one or more ranks."""
+        self._tally = Tally.joined(self._metrics, sums)
         own = self._tally.own = self._replica.own_metrics
         if own is not None:
             own.reset()
@@ -401,27 +401,27 @@ class Training:
             "python": [version, np.array(numbers, np.int64), spare],
         }
 
-    def _load_randomness(self, told: dict[str, Any]) -> None:
-        self._replica.load_random_state(told["framework"])
-        name, keys, place, has_gauss, gauss = told["numpy"]
+    def _load_randomness(self, states: dict[str, Any]) -> None:
+        self._replica.load_random_state(states["framework"])
+        name, keys, place, has_gauss, gauss = states["numpy"]
         np.random.set_state((name, np.asarray(keys), place, has_gauss, gauss))
-        version, numbers, spare = told["python"]
+        version, numbers, spare = states["python"]
         random.setstate((version, tuple(int(number) for number in numbers), spare))
 
-    def _tell_progress(self) -> None:
+    def _emit_progress(self) -> None:
         tally, total = self._tally, len(self._feed.rows)
         loss = tally.loss_sum / tally.loss_count if tally.loss_count else None
         rows = min(self._run.batch * self._plan.batch_size, total)
         self._context.emit(EpochProgress(self._run.epoch, rows, total, loss))
 
-    def _tell_steps(self, first_step: int) -> None:
-        told = self._context.allgather(np.array(self._steps, np.float64).reshape(-1, 3))
-        told = [part for part in told if len(part)]
-        if self._place.rank == 0 and told:
-            # Workers that do not keep step may have stopped at different ones.
-            longest = max(told, key=len)
+    def _emit_steps(self, first_step: int) -> None:
+        parts = self._context.allgather(np.array(self._steps, np.float64).reshape(-1, 3))
+        parts = [part for part in parts if len(part)]
+        if self._place.rank == 0 and parts:
+            # Workers that do not run in lockstep may have stopped at different steps.
+            longest = max(parts, key=len)
             sums = np.zeros((len(longest), 2))
-            for part in told:
+            for part in parts:
                 sums[: len(part)] += part[:, :2]
             with np.errstate(invalid="ignore", divide="ignore"):
                 values = {"loss": sums[:, 0] / sums[:, 1], "lr": longest[:, 2]}
@@ -429,7 +429,7 @@ class Training:
 
 
 def _kind(callback: Callback) -> str:
-    """The name of a callback's class, or of the one that it stands for."""
+    """Return the name of a callback's class, or of the class that it wraps."""
     return type(getattr(callback, "callback", callback)).__name__
 
 
@@ -438,7 +438,7 @@ def _number(value: float | None) -> float:
 
 
 def _packed(callback: Callback) -> bytes | None:
-    """A callback on its way back to the user, if it can travel."""
+    """Pickle a callback for its way back to the user; None if that fails."""
     try:
         return bytes(cloudpickle.dumps(callback.__getstate__()))
     except Exception:
