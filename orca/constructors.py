@@ -47,6 +47,7 @@ def from_backend(
         MissingPackageError: A package of the backend is not installed.
 
     >>> import torch
+    >>> from orca import Estimator
     >>> est = Estimator.from_backend("torch.torch_distributed", model=torch.nn.Linear(2, 1), compression="fp16")
     >>> est.get_params()["compression"]
     'fp16'

@@ -373,8 +373,7 @@ class Training:
             return batch
         # Another number of ranks: the sums so far go on with one of them, random numbers start afresh.
         self._reseed(resume.epoch)
-        told = [part["tally"] for part in ranks if part is not None] if self._place.rank == 0 else []
-        self._resume_tally(told)
+        self._resume_tally([part["tally"] for part in ranks if part is not None] if self._place.rank == 0 else [])
         return batch
 
     def _resume_tally(self, sums: list[dict[str, Any]]) -> None:
