@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _SHARD_BYTES = 32 << 20
 """Rows are stored in shards of about this size, so that little more than the data itself is ever in memory."""
-_BATCH_ROWS = 65_536
-"""A producer may hand over all rows as one batch; its columns become arrays in pieces of this many rows."""
+_PIECE_BYTES = 8 << 20
+"""A producer may hand over all rows as one batch; its columns become arrays in pieces of about this size."""
 
 
 class ArrowStreamAdapter(Adapter):
@@ -94,13 +94,24 @@ class ArrowStreamAdapter(Adapter):
         import pyarrow as pa
 
         for batch in self._batches():
-            for low in range(0, batch.num_rows, _BATCH_ROWS):
-                yield pa.Table.from_batches([batch.slice(low, _BATCH_ROWS)])
+            rows = max(1, _PIECE_BYTES * batch.num_rows // max(1, batch.nbytes))
+            for low in range(0, batch.num_rows, rows):
+                yield pa.Table.from_batches([batch.slice(low, rows)])
 
     def _table(self) -> Any:
         import pyarrow as pa
 
-        return pa.Table.from_batches(self._batches(), self._open().schema)
+        return _without_views(pa.Table.from_batches(self._batches(), self._open().schema))
+
+
+def _without_views(table: Any) -> Any:
+    """Return a table whose text and binary columns have the layouts that every engine can move."""
+    import pyarrow as pa
+
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    fields = [field.with_type(plain.get(field.type, field.type)) for field in table.schema]
+    schema = pa.schema(fields, table.schema.metadata)
+    return table if schema == table.schema else table.cast(schema)
 
 
 def _is_dataset(data: object) -> bool:
