@@ -168,7 +168,7 @@ class WriterOnBatches(KerasCallbackOnBatches):
 
 
 def _whole(run: Run, restores: bool = False) -> AbstractContextManager[None]:
-    return run._replica.whole_optimizer(restores)  # type: ignore[attr-defined, no-any-return]
+    return run.replica.whole_optimizer(restores)  # type: ignore[attr-defined, no-any-return]
 
 
 def _logs(run: Run) -> dict[str, Any]:

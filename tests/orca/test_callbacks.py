@@ -87,7 +87,7 @@ def train(callbacks, records, *, run=None, first=1, steps=2):
             for callback in callbacks:
                 callback.before_batch(run)
             run.rates.append(run.learning_rate)
-            run.loss = run._replica.train_step(None, False).loss_sum
+            run.loss = run.replica.train_step(None, False).loss_sum
             run.batch += 1
             run.step += 1
             for callback in callbacks:
@@ -187,15 +187,15 @@ def test_early_stopping_takes_nan_for_no_improvement():
 def test_early_stopping_puts_the_best_model_back():
     run = train([EarlyStopping(patience=1, restore_best=True)], losses(3.0, 2.0, 2.5, 2.5))
     assert run.epoch == 4
-    assert run._replica.weight == 4.0  # two epochs of two steps
-    assert train([EarlyStopping(patience=1)], losses(3.0, 2.0, 2.5, 2.5))._replica.weight == 8.0
+    assert run.replica.weight == 4.0  # two epochs of two steps
+    assert train([EarlyStopping(patience=1)], losses(3.0, 2.0, 2.5, 2.5)).replica.weight == 8.0
 
 
 def test_early_stopping_puts_the_best_model_back_also_without_stopping():
     run = train([EarlyStopping(patience=5, restore_best=True)], losses(3.0, 1.0, 2.0))
     assert run.reason is None
-    assert run._replica.weight == 4.0
-    assert train([EarlyStopping(restore_best=True)], losses(3.0, 2.0, 1.0))._replica.weight == 6.0
+    assert run.replica.weight == 4.0
+    assert train([EarlyStopping(restore_best=True)], losses(3.0, 2.0, 1.0)).replica.weight == 6.0
 
 
 def test_early_stopping_goes_on_from_a_checkpoint(tmp_path):

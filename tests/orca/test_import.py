@@ -27,6 +27,23 @@ def test_importtime_lists_no_framework():
     assert not imported & set(HEAVY)
 
 
+def modules_after(statement):
+    """The modules that a fresh process holds after a statement."""
+    code = f"{statement}; import sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(run.stdout.split())
+
+
+def test_callbacks_import_the_loggers_but_no_backend_and_nothing_heavy():
+    modules = modules_after("import orca.callbacks")
+    assert "orca.loggers" in modules
+    assert not modules & {*HEAVY, "tensorboard", "mlflow", "fsspec", "orca.backends.base"}
+
+
+def test_loggers_import_no_callbacks():
+    assert not any(name.startswith("orca.callbacks") for name in modules_after("import orca.loggers"))
+
+
 def test_every_public_name_resolves():
     import orca
 

@@ -15,11 +15,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import orca.callbacks
-import orca.loggers
+import orca.loggers.tensorboard
 from orca.callbacks import Logger, split
 from orca.errors import ArgumentError, MissingPackageError
-from orca.loggers import CSVLogger, JSONLLogger, TensorBoard
-from orca.mlflow_logger import MLflow
+from orca.loggers import CSVLogger, JSONLLogger, MLflow, TensorBoard
 
 ABOUT = {
     "backend": "torch_distributed",
@@ -307,7 +306,7 @@ def test_tensorboard_takes_nan_infinity_and_a_record_without_step(tmp_path):
 
 
 def test_tensorboard_goes_on_in_a_new_file_when_one_is_large(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(orca.loggers._EventFile, "LARGE", 10_000)
+    monkeypatch.setattr(orca.loggers.tensorboard.EventFile, "LARGE", 10_000)
     logger = TensorBoard(folder)
     logger.start(ABOUT)
     count = 120

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orca.errors import ArgumentError
-from orca.mlflow_logger import MLflow
+from orca.loggers import MLflow
 from tests.orca.test_loggers import ABOUT, mlflow_settings, record  # noqa: F401, a fixture for every test
 
 
@@ -116,7 +116,7 @@ def test_mlflow_refuses_to_join_a_run_elsewhere(store, tmp_path):
     with mlflow.start_run() as mine:
         with pytest.raises(ArgumentError, match=r"experiment='other'.*belongs to 'mine'.*mlflow\.end_run"):
             MLflow(experiment="other").start(ABOUT)
-        with pytest.raises(ArgumentError, match=r"tracking_uri='file:.*is not there but"):
+        with pytest.raises(ArgumentError, match=r"tracking_uri='file:.*is stored at '"):
             MLflow(tracking_uri=(tmp_path / "elsewhere").as_uri()).start(ABOUT)
         joined = MLflow(experiment="mine", tracking_uri=store)
         joined.start(ABOUT)

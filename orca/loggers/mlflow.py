@@ -1,4 +1,4 @@
-"""The logger that writes what a run reports to MLflow, from the driver."""
+"""The logger that writes to MLflow."""
 
 from __future__ import annotations
 
@@ -10,20 +10,31 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from orca.callbacks import Logger
 from orca.errors import ArgumentError, MissingPackageError
-from orca.loggers import numbers_of
+from orca.loggers.base import Logger
+from orca.loggers.values import numbers_of
 
 PARAMETER_LENGTH = 6000
-"""The longest value of a parameter that MLflow takes."""
+"""The longest parameter value that MLflow accepts."""
+BATCH_LENGTH = 100
+"""The most parameters or tags that MLflow accepts at once."""
 
 
 class MLflow(Logger):
-    """Logs to MLflow: settings and config as parameters, the values of each epoch as metrics.
+    """Logs settings and config as MLflow parameters, and the values of each epoch as metrics.
 
-    If the program has an active run, it is joined and left open. Otherwise a run is begun, called `run_name`, in
-    `experiment` at `tracking_uri` (each is MLflow's own choice if not given), and ended with the fit. `run_id` says
-    which run it was. MLflow never changes a parameter: in a joined run the first value stays.
+    An active run of the program is joined and left open. Otherwise a run is started, and ended with the fit; its id
+    is `run_id`. MLflow never changes a parameter: in a joined run the first value stays. Arguments left out take
+    MLflow's own defaults.
+
+    Args:
+        experiment: Name of the experiment, created if missing.
+        run_name: Name of a run that is started.
+        tracking_uri: The tracking server or store.
+        tags: Tags to set on the run.
+
+    Raises:
+        ArgumentError: If `tags` is not a dict.
     """
 
     def __init__(
@@ -41,26 +52,26 @@ class MLflow(Logger):
         self.tags = tags
         self.run_id: str | None = None
         self._client: Any = None
-        self._begun = False
+        self._owns_run = False
         self._restore: tuple[str | None] | None = None
-        """The tracking URI to go back to, in a tuple because None is one."""
+        """The tracking URI to restore, in a tuple because the URI itself may be None."""
 
     def start(self, about: dict[str, Any]) -> None:
         mlflow = _mlflow()
-        # A fit that never came to its end must not pass for a run of the user's.
+        # The run of a fit that never ended must not be mistaken for the user's.
         self._end("FAILED")
         active = mlflow.active_run()
         try:
             if active is None:
-                self._move(mlflow)
+                self._redirect(mlflow)
             self._client = _client(mlflow, mlflow.get_tracking_uri())
             if active is not None:
                 self._check_same(mlflow, active.info)
                 self.run_id = active.info.run_id
             else:
-                place = {} if self.experiment is None else {"experiment_id": self._experiment_id()}
-                self.run_id = mlflow.start_run(run_name=self.run_name, **place).info.run_id
-                self._begun = True
+                options = {} if self.experiment is None else {"experiment_id": self._experiment_id()}
+                self.run_id = mlflow.start_run(run_name=self.run_name, **options).info.run_id
+                self._owns_run = True
             self._describe(mlflow.entities, about)
         except BaseException:
             self._end("FAILED")
@@ -79,23 +90,23 @@ class MLflow(Logger):
     def end(self, error: BaseException | None) -> None:
         self._end("FINISHED" if error is None else "FAILED")
 
-    def _move(self, mlflow: Any) -> None:
-        """Make `tracking_uri` the place for new runs until the end of this one."""
+    def _redirect(self, mlflow: Any) -> None:
+        """Send new runs to `tracking_uri` until this one ends."""
         if self.tracking_uri is not None:
             self._restore = (mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None,)
             mlflow.set_tracking_uri(self.tracking_uri)
 
     def _check_same(self, mlflow: Any, active: Any) -> None:
-        """Refuse to join a run that lies elsewhere than was asked for."""
+        """Refuse to join a run that is stored elsewhere than requested."""
         fix = "End that run first with mlflow.end_run(), or leave the argument out to join it."
         if self.tracking_uri is not None:
-            # Two spellings can mean one place, so the place is asked rather than its name compared.
+            # Different URIs can mean the same store, so look the run up instead of comparing them.
             try:
                 _client(mlflow, str(self.tracking_uri)).get_run(active.run_id)
             except mlflow.exceptions.MlflowException as error:
                 raise ArgumentError(
-                    f"tracking_uri={str(self.tracking_uri)!r}: the active MLflow run {active.run_id} is not there but "
-                    f"at {mlflow.get_tracking_uri()!r}. {fix}"
+                    f"tracking_uri={str(self.tracking_uri)!r}: the active MLflow run {active.run_id} is stored at "
+                    f"{mlflow.get_tracking_uri()!r}. {fix}"
                 ) from error
         if self.experiment is not None:
             name = self._client.get_experiment(active.experiment_id).name
@@ -105,30 +116,32 @@ class MLflow(Logger):
                 )
 
     def _experiment_id(self) -> str:
-        known = self._client.get_experiment_by_name(self.experiment)
-        return str(known.experiment_id if known is not None else self._client.create_experiment(self.experiment))
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        if experiment is None:
+            return str(self._client.create_experiment(self.experiment))
+        return str(experiment.experiment_id)
 
     def _describe(self, entities: Any, about: dict[str, Any]) -> None:
-        known = self._client.get_run(self.run_id).data.params
-        told = {_name(name): str(value)[:PARAMETER_LENGTH] for name, value in _flat(about)}
-        params = [entities.Param(name, value) for name, value in told.items() if name not in known]
+        existing = self._client.get_run(self.run_id).data.params
+        settings = {_name(name): str(value)[:PARAMETER_LENGTH] for name, value in _flatten(about)}
+        params = [entities.Param(name, value) for name, value in settings.items() if name not in existing]
         tags = [entities.RunTag(str(name), str(value)) for name, value in (self.tags or {}).items()]
         for entries, kind in ((params, "params"), (tags, "tags")):
-            for low in range(0, len(entries), 100):  # the most that MLflow takes at once
-                self._client.log_batch(self.run_id, **{kind: entries[low : low + 100]})
+            for start in range(0, len(entries), BATCH_LENGTH):
+                self._client.log_batch(self.run_id, **{kind: entries[start : start + BATCH_LENGTH]})
 
     def _end(self, status: str) -> None:
         if self._client is None and self._restore is None:
             return
-        client, begun, restore = self._client, self._begun, self._restore
-        self._client, self._begun, self._restore = None, False, None
+        client, owns_run, restore = self._client, self._owns_run, self._restore
+        self._client, self._owns_run, self._restore = None, False, None
         mlflow = _mlflow()
         try:
             active = mlflow.active_run()
-            if begun and active is not None and active.info.run_id == self.run_id:
+            if owns_run and active is not None and active.info.run_id == self.run_id:
                 mlflow.end_run(status)
-            elif begun:
-                # It is not this thread's active run any more, but it is still ours to end.
+            elif owns_run:
+                # No longer this thread's active run, but still ours to end.
                 client.set_terminated(self.run_id, status)
         finally:
             if restore is not None:
@@ -142,7 +155,7 @@ def _mlflow() -> Any:
     except ImportError as error:
         raise MissingPackageError(
             f"orca.callbacks.MLflow needs the package mlflow, which cannot be imported ({error}). Run: pip install "
-            "mlflow, or pip install mlflow-skinny if a tracking server keeps the runs."
+            "mlflow, or pip install mlflow-skinny if a tracking server stores the runs."
         ) from error
 
 
@@ -154,26 +167,26 @@ def _client(mlflow: Any, uri: str) -> Any:
             except ImportError as error:
                 raise MissingPackageError(
                     f"tracking_uri={uri!r} is a database, for which MLflow needs {package}; mlflow-skinny does not "
-                    "bring it. Run: pip install mlflow, or give the tracking_uri of a server."
+                    "install it. Run: pip install mlflow, or give the tracking_uri of a server."
                 ) from error
     return mlflow.MlflowClient(tracking_uri=uri)
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of nested dicts.
+def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dicts by dotted name.
 
-    >>> list(_flat({"epochs": 3, "config": {"lr": 0.1}}))
+    >>> list(_flatten({"epochs": 3, "config": {"lr": 0.1}}))
     [('epochs', 3), ('config.lr', 0.1)]
     """
     for key, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 def _name(name: str) -> str:
-    """A name that MLflow takes, which has to be good as a path of a file too.
+    """Return a name that MLflow accepts, which must also be valid as a file path.
 
     >>> _name("precision@5"), _name("../x")
     ('precision_5', '___x')
