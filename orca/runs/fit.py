@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from orca.backends.base import FitCheck, StepOptions
 from orca.backends.worker.training import FitPlan, FitResult
-from orca.callbacks import Callback, Logger, LRScheduler, split
-from orca.callbacks import Progress as ProgressSetting
+from orca.callbacks import Callback, Logger, LRScheduler, Progress, split
 from orca.core.arguments import check_classes, check_count, check_limit, value_range
 from orca.core.pickling import check_picklable
 from orca.errors import ArgumentError
@@ -186,7 +185,7 @@ def _after(start: Learned, result: FitResult) -> Learned:
 
 
 def _bar(plan: FitPlan, checked: _Checked, request: FitRequest) -> ProgressBar:
-    chosen = [logger.show for logger in checked.loggers if isinstance(logger, ProgressSetting)]
+    chosen = [logger.show for logger in checked.loggers if isinstance(logger, Progress)]
     last_epoch = plan.last_epoch if checked.epochs is not None else None
     return ProgressBar(last_epoch, chosen[-1] if chosen else request.progress)
 

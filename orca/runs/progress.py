@@ -18,7 +18,7 @@ _NOT_SHOWN = ("epoch", "rows", "seconds", "rows_per_s", "lr")
 class ProgressBar:
     """Shows one bar per epoch; used as the event callback of a gang's call.
 
-    ``show=None`` shows bars where somebody can see them: on a terminal or in a notebook.
+    ``show=None`` shows bars where they are visible: on a terminal or in a notebook.
     """
 
     def __init__(self, last_epoch: int | None, show: bool | None) -> None:
