@@ -1,44 +1,45 @@
-"""Says which frameworks, runtimes and backends work here, and which command mends those that do not."""
+"""Reports which frameworks, runtimes and backends work here, and how to fix the ones that do not."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+from orca.core.packages import Package
 from orca.errors import ArgumentError, suggest
 
-GROUP = "orca.backends"
-JAVA_FIX = "apt-get install openjdk-17-jre-headless  # or point JAVA_HOME to a full Java 17 or later"
-# Spark starts its JVM with this module, and cut-down Java runtimes do not carry it.
-JAVA_MODULE = "--add-modules=jdk.incubator.vector"
+BACKENDS = "orca.backends"
+PACKAGES = "orca.packages"
+"""The entry-point groups of what is checked; other projects add to them."""
+KINDS = ("framework", "sync", "runtime")
+"""Kinds of packages in the order of the table; others follow."""
 MARK = "orca-probe:"
-# The parent's path, so that the probe finds what this process would find and nothing of the current folder.
+# Uses the parent's path, so that the probe finds what this process would find and nothing in the current folder.
 PROBE = f"""
 import importlib.metadata, json, sys
 sys.path[:] = json.loads(sys.argv[1])
-report = []
+results = []
 for value in sys.argv[2:]:
     try:
-        found = importlib.metadata.EntryPoint("", value, "").load()
-        report.append(dict(version=str(getattr(found, "__version__", ""))))
+        loaded = importlib.metadata.EntryPoint("", value, "").load()
+        results.append(dict(version=str(getattr(loaded, "__version__", ""))))
     except BaseException as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-        report.append(dict(error=f"{{type(error).__name__}}: {{lines[0].strip()}}"))
-print("\\n{MARK}" + json.dumps(report), flush=True)
+        results.append(dict(error=f"{{type(error).__name__}}: {{lines[0].strip()}}"))
+print("\\n{MARK}" + json.dumps(results), flush=True)
 """
 
 
@@ -54,68 +55,43 @@ class Check:
     fix: str = ""
 
 
-@dataclass(frozen=True)
-class Package:
-    """What has to import, which distributions bring it, and the command that installs it."""
-
-    kind: str
-    name: str
-    module: str
-    fix: str
-    distributions: tuple[str, ...]
-    first: str = ""  # a module of Orca that has to be imported before
-    built: str = ""  # a compiled file without which the module is an empty shell
-
-
-def _extra(kind: str, name: str, *distributions: str, module: str = "", extra: str = "") -> Package:
-    fix = f"pip install 'orca-estimator[{extra or name}]'"
-    return Package(kind, name, module or name, fix, distributions or (name,))
-
-
-HOROVOD = partial(
-    Package, "sync", fix="python tools/build_horovod.py  # in a checkout of Orca", distributions=("horovod",)
-)
-PACKAGES = (
-    _extra("framework", "torch"),
-    _extra("framework", "tensorflow", "tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"),
-    _extra("framework", "keras", extra="tensorflow"),
-    replace(_extra("framework", "mxnet"), first="orca.backends.mxnet.strategies"),
-    _extra("framework", "openvino"),
-    HOROVOD("horovod", "horovod"),
-    HOROVOD("horovod.torch", "horovod.torch", built="torch/mpi_lib*"),
-    HOROVOD("horovod.tensorflow", "horovod.tensorflow", built="tensorflow/mpi_lib*"),
-    replace(HOROVOD("horovod.mxnet", "horovod.mxnet", built="mxnet/mpi_lib*"), first="orca.backends.mxnet.strategies"),
-    Package("runtime", "local", "orca", "pip install --force-reinstall orca-estimator", ("orca-estimator",)),
-    _extra("runtime", "ray"),
-    _extra("runtime", "spark", "pyspark", "pyspark-client", module="pyspark"),
-)
-
-
 def names() -> list[str]:
     """Return every name that ``diagnose`` reports on.
 
-    >>> {"torch", "horovod", "local", "spark"} <= set(names())
+    >>> "local" in names()
     True
     """
-    return list(dict.fromkeys([package.name for package in PACKAGES] + [entry.name for entry in _backends()]))
+    packages, failures = _declared()
+    backends = _entries(BACKENDS)
+    return list(dict.fromkeys([line.name for lines in (packages, failures, backends) for line in lines]))
 
 
 def diagnose(quick: bool = False, timeout: float = 120.0) -> list[Check]:
-    """Check everything, by importing it in a process of its own unless ``quick``.
+    """Check every framework, runtime and backend.
 
     >>> [check.usable for check in diagnose(quick=True) if check.name == "local"]
     [True]
+
+    Args:
+        quick: Whether to look only at what is installed, instead of importing it in a separate process.
+        timeout: Seconds that one import may take.
+
+    Returns:
+        One check per line of the table.
     """
-    entries = _backends()
+    packages, failures = _declared()
+    fixes = {package.module: package.fix for package in packages}
+    entries = _entries(BACKENDS)
     by_module: dict[str, list[str]] = {}
     for entry in entries if not quick else ():
         by_module.setdefault(entry.module, []).append(entry.value)
-    # Two at a time: an import is one busy core and up to 700 MB.
+    # Two at a time: an import keeps one core busy and takes up to 700 MB.
     with ThreadPoolExecutor(max_workers=2) as pool:
-        packages = pool.map(lambda package: _check_package(package, quick, timeout), PACKAGES)
-        probed = pool.map(lambda values: dict(zip(values, _probe(values, timeout), strict=True)), by_module.values())
-        found = {value: told for module in probed for value, told in module.items()}
-        return [*packages, *(_check_backend(entry, found.get(entry.value)) for entry in entries)]
+        checks = pool.map(lambda package: _check_package(package, fixes, quick, timeout), packages)
+        probes = pool.map(lambda values: dict(zip(values, _probe(values, timeout), strict=True)), by_module.values())
+        results = {value: result for probe in probes for value, result in probe.items()}
+        backends = [_check_entry("backend", entry, results.get(entry.value), fixes) for entry in entries]
+        return [*checks, *failures, *backends]
 
 
 def missing(required: Iterable[str], checks: Sequence[Check]) -> list[Check]:
@@ -129,10 +105,16 @@ def missing(required: Iterable[str], checks: Sequence[Check]) -> list[Check]:
 
 
 def parse_required(text: str) -> list[str]:
-    """Split ``torch,spark`` into known names.
+    """Split the names of ``--require``.
 
-    >>> parse_required("torch, spark")
-    ['torch', 'spark']
+    >>> parse_required("local, ray")
+    ['local', 'ray']
+
+    Args:
+        text: Names separated by commas.
+
+    Raises:
+        ArgumentError: If ``diagnose`` does not report on one of the names.
     """
     known = names()
     required = [word.strip() for word in text.split(",") if word.strip()]
@@ -144,7 +126,7 @@ def parse_required(text: str) -> list[str]:
 
 
 def table(checks: Sequence[Check]) -> str:
-    """Lay the checks out as plain text.
+    """Format the checks as plain text.
 
     >>> print(table([Check("runtime", "ray", False, why="not installed", fix="pip install ray")]))
     kind     name  usable  version  note
@@ -163,7 +145,7 @@ def table(checks: Sequence[Check]) -> str:
 
 
 def report(checks: Sequence[Check], quick: bool = False) -> dict[str, object]:
-    """Return the same as one object for ``--json``."""
+    """Return the checks and the versions of Orca and Python as one object for ``--json``."""
     return {
         "orca": importlib.metadata.version("orca-estimator"),
         "python": platform.python_version(),
@@ -173,70 +155,88 @@ def report(checks: Sequence[Check], quick: bool = False) -> dict[str, object]:
     }
 
 
-def _backends() -> list[importlib.metadata.EntryPoint]:
-    # A checkout that is also installed shows its entry points twice.
-    return list({(entry.name, entry.value): entry for entry in importlib.metadata.entry_points(group=GROUP)}.values())
+def _entries(group: str) -> list[EntryPoint]:
+    # A checkout that is also installed lists its entry points twice.
+    return list({(entry.name, entry.value): entry for entry in importlib.metadata.entry_points(group=group)}.values())
 
 
-def _check_package(package: Package, quick: bool, timeout: float) -> Check:
+def _declared() -> tuple[list[Package], list[Check]]:
+    """Return the declared packages in the order of the table, and a check for each declaration that fails."""
+    packages: list[Package] = []
+    failures: list[Check] = []
+    for entry in _entries(PACKAGES):
+        try:
+            declared = list(entry.load())
+            if not all(isinstance(package, Package) for package in declared):
+                raise TypeError(f"{entry.value} is not a sequence of orca.core.packages.Package")
+            packages += declared
+        except Exception as error:
+            result = {"error": f"{type(error).__name__}: {_first_line(error)}"}
+            failures.append(_check_entry("packages", entry, result, {}))
+    order = {kind: position for position, kind in enumerate(KINDS)}
+    packages.sort(key=lambda package: (order.get(package.kind, len(order)), package.order))
+    return list(dict.fromkeys(packages)), failures
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def _check_package(package: Package, fixes: Mapping[str, str], quick: bool, timeout: float) -> Check:
     check = partial(Check, package.kind, package.name)
     distribution, version = _installed(package)
-    shim = not package.first or _exists(package.first)
+    importable = not package.first or _exists(package.first)
     if not distribution:
-        fix = package.fix if shim else "not available in this version"
+        fix = package.fix if importable else "not available in this version"
         return check(False, why=f"{package.distributions[0]} is not installed", fix=fix)
-    if not shim:
+    if not importable:
         why = "installed; needs the compatibility import"
         return check(False, version, why, "not available in this version")
     if package.built and not _compiled(package):
-        return check(False, version, f"horovod was built without {package.module}", package.fix)
-    note = f"{os.cpu_count()} cores" if package.name == "local" else ""
-    if package.name == "spark":
-        note, fix = _java(quick)
-        if fix:
-            return check(False, version, note, fix)
+        return check(False, version, f"{distribution} was built without {package.module}", package.fix)
+    note, fix = package.inspect(quick) if package.inspect is not None else ("", "")
+    if fix:
+        return check(False, version, note, fix)
     if quick:
         return check(True, version, "; ".join(filter(None, ["import not tried", note])))
-    *before, found = _probe([value for value in (package.first, package.module) if value], timeout)
-    found = next((told for told in before if "error" in told), found)
-    if "error" not in found:
-        return check(True, version or found["version"], note)
-    again = package.fix
-    if again.startswith("pip ") and version:
-        again = f"pip install --force-reinstall {distribution}=={version.partition('+')[0]}"
-    return check(False, version, found["error"], _fix(found["error"], again))
+    *before, result = _probe([value for value in (package.first, package.module) if value], timeout)
+    result = next((earlier for earlier in before if "error" in earlier), result)
+    if "error" not in result:
+        return check(True, version or result["version"], note)
+    reinstall = package.fix
+    if reinstall.startswith("pip ") and version:
+        reinstall = f"pip install --force-reinstall {distribution}=={version.partition('+')[0]}"
+    return check(False, version, result["error"], _fix(result["error"], reinstall, fixes))
 
 
-def _check_backend(entry: importlib.metadata.EntryPoint, found: dict[str, str] | None) -> Check:
-    """What the import of a backend says of it, if it was tried."""
+def _check_entry(kind: str, entry: EntryPoint, result: Mapping[str, str] | None, fixes: Mapping[str, str]) -> Check:
+    """Turn the result of loading an entry point into a check; the result is None if loading was not tried."""
     distribution = entry.dist.name if entry.dist else ""
-    check = partial(Check, "backend", entry.name, version=entry.dist.version if entry.dist else "")
+    check = partial(Check, kind, entry.name, version=entry.dist.version if entry.dist else "")
     note = f"from {distribution}" if distribution else entry.value
-    if found is None:
+    if result is None:
         return check(usable=True, why=f"import not tried; {note}")
-    if "error" not in found:
+    if "error" not in result:
         return check(usable=True, why=note)
-    again = f"pip install --upgrade --force-reinstall {distribution or entry.module.partition('.')[0]}"
-    return check(usable=False, why=f"{found['error']} ({note})", fix=_fix(found["error"], again))
+    reinstall = f"pip install --upgrade --force-reinstall {distribution or entry.module.partition('.')[0]}"
+    return check(usable=False, why=f"{result['error']} ({note})", fix=_fix(result["error"], reinstall, fixes))
 
 
-def _fix(error: str, otherwise: str) -> str:
+def _fix(error: str, otherwise: str, fixes: Mapping[str, str]) -> str:
     if error.startswith("no answer"):
         return "orca doctor --timeout 600"
     absent = re.search(r"No module named '(\w+)", error)
-    if not absent:
-        return otherwise
-    fixes = {package.module: package.fix for package in PACKAGES}
-    return fixes.get(absent[1], f"pip install {absent[1]}")
+    return fixes.get(absent[1], f"pip install {absent[1]}") if absent else otherwise
 
 
 def _installed(package: Package) -> tuple[str, str]:
+    """Return the distribution that provides a package and its version; empty if there is none."""
     for distribution in package.distributions:
         try:
             return distribution, importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
-    # Containers and conda may bring a module without its metadata.
+    # Containers and conda may provide a module without its metadata.
     return (package.distributions[0], "") if _exists(package.module.partition(".")[0]) else ("", "")
 
 
@@ -256,52 +256,22 @@ def _compiled(package: Package) -> bool:
 def _probe(values: Sequence[str], timeout: float) -> list[dict[str, str]]:
     """Import in a fresh process, because an import may abort, hang, or change the process it runs in.
 
-    Returns the version or the error of each; what ends the process is the error of all.
+    Return the version or the error of each value; what ends the process is the error of all.
     """
     command = [sys.executable, "-P", "-c", PROBE, json.dumps(sys.path), *values]
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     quiet = subprocess.DEVNULL
-    # A file and no pipe: a pipe that a grandchild holds open would outlast the time limit.
+    # A file instead of a pipe: a pipe that a grandchild holds open would outlast the time limit.
     with tempfile.TemporaryFile("w+", errors="replace") as out:
         try:
-            done = subprocess.run(command, stdin=quiet, stdout=out, stderr=quiet, timeout=timeout, env=env)
+            process = subprocess.run(command, stdin=quiet, stdout=out, stderr=quiet, timeout=timeout)
         except subprocess.TimeoutExpired:
             return [{"error": f"no answer: the import took more than {timeout:g} s"}] * len(values)
         out.seek(0)
         lines = out.read().splitlines()
     for line in reversed(lines):
         if line.startswith(MARK):
-            found: list[dict[str, str]] = json.loads(line.removeprefix(MARK))
-            return found
-    code = done.returncode
+            results: list[dict[str, str]] = json.loads(line.removeprefix(MARK))
+            return results
+    code = process.returncode
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     return [{"error": f"the import ended its process ({how})"}] * len(values)
-
-
-def _java(quick: bool) -> tuple[str, str]:
-    """Return a note, and a fix if the Java that Spark would start does not serve."""
-    home = os.environ.get("JAVA_HOME", "")
-    # Spark does not look at PATH when JAVA_HOME is set, right or wrong.
-    java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
-    if not java:
-        where = f"JAVA_HOME={home} holds no bin/java" if home else "no java in JAVA_HOME or PATH"
-        return where, JAVA_FIX
-    if quick:
-        return f"java at {java}", ""
-    try:
-        plain, full = (_java_says(java, *options) for options in ((), (JAVA_MODULE,)))
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{java} does not start: {error}", JAVA_FIX
-    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', plain.stderr)
-    if not match:
-        return f"{java} -version gave no version", JAVA_FIX
-    if int(match[1]) < 17:
-        return f"Spark needs Java 17 or later; {java} is Java {match[1]}", JAVA_FIX
-    if full.returncode:
-        return f"Java {match[1]} at {java} lacks a module that Spark needs ({JAVA_MODULE})", JAVA_FIX
-    return f"Java {match[1]} at {java}", ""
-
-
-def _java_says(java: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [java, *options, "-version"]
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from orca import doctor
+from orca.runtimes.packages import spark
 
 KINDS = {"framework", "sync", "runtime", "backend"}
 ENTRY_POINTS = """[orca.backends]
@@ -22,6 +23,23 @@ lacking = lacking_backend:backend
 stalling = stalling_backend:backend
 here = half_backend:backend
 gone = half_backend:nothing
+
+[orca.packages]
+strange = strange_packages:PACKAGES
+absent = strange_packages:NOTHING
+wrong = strange_packages:WRONG
+"""
+STRANGE_PACKAGES = """
+from orca.core.packages import Package
+
+def hosts(quick):
+    return "7 hosts", ""
+
+PACKAGES = [
+    Package("framework", "jax", "jax_of_no_name", "pip install jax", ("jax-of-no-name",)),
+    Package("runtime", "dask", "sound_backend", "pip install dask", ("strange-backends",), inspect=hosts),
+]
+WRONG = ["jax"]
 """
 
 
@@ -48,6 +66,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> str:
         "lacking_backend": "import nothing_of_this_name",
         "stalling_backend": "import time; time.sleep(600)",
         "half_backend": "backend = object()",
+        "strange_packages": STRANGE_PACKAGES,
         "openvino": "raise RuntimeError('built for another machine\\nand more lines')",
         "ray": "import os; os.abort()",
         "keras": "import torch_of_another_name",
@@ -77,6 +96,30 @@ def test_quick_lists_every_row_without_importing() -> None:
     assert [check["name"] for check in report["checks"]] == doctor.names()
     assert {"torch", "tensorflow", "keras", "mxnet", "openvino", "horovod.torch", "ray"} <= set(doctor.names())
     assert all(bool(check["fix"]) != check["usable"] for check in report["checks"])
+
+
+def test_rows_are_grouped_by_kind_in_a_fixed_order() -> None:
+    assert doctor.names()[:12] == [
+        *("torch", "tensorflow", "keras", "mxnet", "openvino"),
+        *("horovod", "horovod.torch", "horovod.tensorflow", "horovod.mxnet"),
+        *("local", "ray", "spark"),
+    ]
+
+
+def test_packages_of_others_are_listed_after_ours_and_a_failed_declaration_is_a_row(strange: str) -> None:
+    run = orca("doctor", "--quick", "--json", PYTHONPATH=strange)
+    assert run.returncode == 0, run.stderr
+    checks = by_name(run.stdout)
+    listed = list(checks)
+    assert listed.index("openvino") + 1 == listed.index("jax") < listed.index("horovod")
+    assert listed.index("spark") + 1 == listed.index("dask")
+    assert (checks["jax"]["usable"], checks["jax"]["fix"]) == (False, "pip install jax")
+    assert (checks["dask"]["version"], checks["dask"]["why"]) == ("3.2", "import not tried; 7 hosts")
+    assert "NOTHING" in checks["absent"]["why"]
+    assert checks["wrong"]["why"].startswith("TypeError: strange_packages:WRONG is not a sequence of")
+    for name in ("absent", "wrong"):
+        assert (checks[name]["kind"], checks[name]["usable"]) == ("packages", False)
+        assert checks[name]["fix"] == "pip install --upgrade --force-reinstall strange-backends"
 
 
 @pytest.mark.slow
@@ -164,7 +207,7 @@ def test_java_is_asked_for_its_version_and_for_the_module_that_spark_loads(
     java.write_text(f"#!/bin/sh\n{answer}\ncase $1 in --add-modules*) exit {with_module};; esac\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    note, fix = doctor._java(quick=False)
+    note, fix = spark.java(quick=False)
     assert words in note
     assert bool(fix) == bool(words)
 
@@ -177,7 +220,7 @@ def test_bare_command_shows_help_and_version_is_the_installed_one() -> None:
 
 
 def test_doctor_imports_no_framework_and_no_typer() -> None:
-    code = "import sys, orca.doctor; print([m for m in sys.argv[1:] if m in sys.modules])"
+    code = "import sys, orca.doctor; orca.doctor.names(); print([m for m in sys.argv[1:] if m in sys.modules])"
     heavy = ["torch", "tensorflow", "keras", "mxnet", "openvino", "ray", "pyspark", "typer"]
     run = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, timeout=60)
     assert run.stdout.strip() == "[]", run.stderr

@@ -1,0 +1,1 @@
+"""The packages that each runtime needs, declared for `orca doctor` without importing the runtime."""
