@@ -19,8 +19,8 @@ def _title() -> str:
     return f"orca {importlib.metadata.version('orca-estimator')}"
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(show: bool) -> None:
+    if show:
         typer.echo(_title())
         raise typer.Exit
 
@@ -32,7 +32,7 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Train and run standard models on one machine, on Ray or on Spark."""
+    """Train and run standard models on one machine, Ray or Spark."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -40,11 +40,11 @@ def _root(
 @app.command("doctor")
 def _doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    require: Annotated[str, typer.Option(help="Names, with commas; exit code 1 if one of them is not usable.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="Look at what is installed; import nothing.")] = False,
+    require: Annotated[str, typer.Option(help="Names separated by commas; exit code 1 if one is not usable.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Check what is installed without importing it.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that one import may take.")] = 120.0,
 ) -> None:
-    """Show which frameworks, runtimes and backends work here, and how to mend those that do not."""
+    """Show which frameworks, runtimes and backends work here, and how to fix the ones that do not."""
     try:
         required = doctor.parse_required(require)
     except ArgumentError as error:
@@ -56,30 +56,30 @@ def _doctor(
     else:
         typer.echo(f"{_title()}, Python {platform.python_version()}, {platform.platform()}\n")
         typer.echo(doctor.table(checks))
-    lacking = doctor.missing(required, checks)
-    for check in lacking:
+    missing = doctor.missing(required, checks)
+    for check in missing:
         typer.echo(f"required but not usable: {check.name}: {check.why}. Fix: {check.fix}", err=True)
-    if lacking:
+    if missing:
         raise typer.Exit(1)
 
 
 @app.command("predict")
 def _predict(
     model: Annotated[str, typer.Argument(help="IR (.xml), ONNX, .keras, TorchScript, .pt2 or SavedModel.")],
-    inputs: Annotated[str, typer.Argument(help="csv, parquet, npy or images: a file, folder, glob or fsspec URL.")],
-    output: Annotated[str, typer.Argument(help="The file to write: .csv, .parquet or .npy; also an fsspec URL.")],
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows that the model gets at once.")] = None,
-    device: Annotated[str, typer.Option(help="OpenVINO's name of the device, such as CPU, GPU or AUTO.")] = "CPU",
-    hint: Annotated[str | None, typer.Option(help="throughput or latency.")] = None,
-    columns: Annotated[str, typer.Option(help="Feature columns of a table, with commas.")] = "",
-    output_cols: Annotated[str, typer.Option(help="Names for the outputs, with commas.")] = "",
+    inputs: Annotated[str, typer.Argument(help="Csv, parquet, npy or image files: path, folder, glob or fsspec URL.")],
+    output: Annotated[str, typer.Argument(help="File to write: .csv, .parquet or .npy, on a path or fsspec URL.")],
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows per batch.")] = None,
+    device: Annotated[str, typer.Option(help="OpenVINO device, such as CPU, GPU or AUTO.")] = "CPU",
+    hint: Annotated[str | None, typer.Option(help="Performance hint: throughput or latency.")] = None,
+    columns: Annotated[str, typer.Option(help="Feature columns of a table, separated by commas.")] = "",
+    output_cols: Annotated[str, typer.Option(help="Names of the outputs, separated by commas.")] = "",
     layout: Annotated[str | None, typer.Option(help="Layout of the data if not the model's, such as NHWC.")] = None,
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of images; without it, the model's.")] = "",
-    mean: Annotated[str, typer.Option(help="Subtracted from the input: a number, or one per channel.")] = "",
-    scale: Annotated[str, typer.Option(help="The input is divided by it: a number, or one per channel.")] = "",
-    progress: Annotated[bool | None, typer.Option(help="Show a bar with rows/s; by itself on a terminal.")] = None,
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of images; the default is the model's.")] = "",
+    mean: Annotated[str, typer.Option(help="Number to subtract from the input, or one per channel.")] = "",
+    scale: Annotated[str, typer.Option(help="Number to divide the input by, or one per channel.")] = "",
+    progress: Annotated[bool | None, typer.Option(help="Show a progress bar; by default on terminals.")] = None,
 ) -> None:
-    """Run a model over files and write its predictions."""
+    """Run a model on files and write its predictions."""
     from orca.backends.openvino.predict_files import Options, predict_files
 
     try:
@@ -95,12 +95,12 @@ def _predict(
             hint,
             progress,
         )
-        told = predict_files(model, inputs, output, options)
+        summary = predict_files(model, inputs, output, options)
     except OrcaError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, ArgumentError) else 1) from None
-    rate = told.rows / max(told.seconds, 1e-9)
-    typer.echo(f"{told.rows:,} rows in {told.seconds:.1f} s, {rate:,.0f} rows/s: {output}")
+    rate = summary.rows / max(summary.seconds, 1e-9)
+    typer.echo(f"{summary.rows:,} rows in {summary.seconds:.1f} s, {rate:,.0f} rows/s: {output}")
 
 
 def _words(text: str) -> tuple[str, ...] | None:
@@ -111,16 +111,16 @@ def _numbers(option: str, text: str) -> tuple[float, ...] | None:
     try:
         return tuple(float(word) for word in _words(text) or ()) or None
     except ValueError:
-        raise ArgumentError(f"{option} {text}: expected numbers with commas.") from None
+        raise ArgumentError(f"{option} {text}: expected numbers separated by commas.") from None
 
 
 def _pixels(text: str) -> tuple[int, int] | None:
     if not text:
         return None
-    high, _, wide = text.lower().partition("x")
-    if not high.isdigit() or not (wide or high).isdigit():
+    height, _, width = text.lower().partition("x")
+    if not height.isdigit() or not (width or height).isdigit():
         raise ArgumentError(f"--size {text}: expected HEIGHTxWIDTH, such as 224x224.")
-    return int(high), int(wide or high)
+    return int(height), int(width or height)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Reads files into XShards and writes XShards to files: csv, json, parquet, images and TFRecord."""
+"""Readers of csv, json, parquet, image and TFRecord files into XShards, and writers of parquet and TFRecord."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orca.shards.readers.parquet_files import read_parquet, write_parquet
     from orca.shards.readers.tfrecord_files import read_tfrecord, write_tfrecord
 
-_PLACES = {
+_MODULES = {
     "read_csv": "csv_files",
     "read_image_folder": "image_files",
     "read_images": "image_files",
@@ -36,9 +36,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: a reader of csv files needs no image library.
-    if name in _PLACES:
-        return getattr(import_module(f"orca.shards.readers.{_PLACES[name]}"), name)
+    # Imported on first use: reading csv files needs no image library.
+    if name in _MODULES:
+        return getattr(import_module(f"orca.shards.readers.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'orca.data' has no attribute {name!r}")
 
 

@@ -100,8 +100,8 @@ def missing(required: Iterable[str], checks: Sequence[Check]) -> list[Check]:
     >>> missing(["ray"], [Check("runtime", "ray", False, fix="pip install ray")])[0].fix
     'pip install ray'
     """
-    wanted = set(required)
-    return [check for check in checks if check.name in wanted and not check.usable]
+    selected = set(required)
+    return [check for check in checks if check.name in selected and not check.usable]
 
 
 def parse_required(text: str) -> list[str]:

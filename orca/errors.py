@@ -1,4 +1,4 @@
-"""Every error a user of Orca can meet: a sentence that says what was wrong, what was received and what to do."""
+"""Every error that Orca raises: each message says what was wrong, what was received and what to do."""
 
 from __future__ import annotations
 
@@ -8,46 +8,52 @@ from collections.abc import Iterable, Mapping
 
 
 class OrcaError(Exception):
-    """The base of all errors raised by Orca."""
+    """Base class of all errors raised by Orca."""
 
 
 class ArgumentError(OrcaError, ValueError):
-    """An argument has a value that cannot work."""
+    """An argument has an invalid value."""
 
 
 class ColumnError(ArgumentError):
-    """A column or key was named that the data does not have."""
+    """A named column or key is missing in the data."""
 
 
 class DataError(OrcaError, ValueError):
-    """The data cannot be used as it is: shapes, dtypes, lengths or structure do not fit."""
+    """The data cannot be used as is: shapes, dtypes, lengths or structure do not match."""
 
 
 class NotPicklableError(OrcaError, TypeError):
-    """Something that has to travel to the workers cannot be pickled."""
+    """An object that must be sent to the workers cannot be pickled."""
 
 
 class MissingPackageError(OrcaError, ImportError):
-    """A package that this backend or runtime needs is not installed."""
+    """A package that a backend, runtime or logger needs is not installed."""
 
 
 class ResourceError(OrcaError, RuntimeError):
-    """The cluster cannot give what was asked for."""
+    """The cluster cannot provide the requested resources."""
 
 
 class NotFittedError(OrcaError, ValueError, AttributeError):
-    """The estimator has nothing to give yet because it was never fitted or loaded."""
+    """The estimator has not been fitted or loaded yet."""
 
 
 class TransformError(OrcaError, RuntimeError):
-    """A function failed on a shard; the message names the shard and what was raised."""
+    """A function failed on a shard; the message names the shard and the exception."""
 
 
 class WorkerError(OrcaError, RuntimeError):
-    """A rank raised, died or stalled, and the whole gang was ended because of it.
+    """A rank raised, died or stalled, so all ranks were stopped.
 
-    ``rank``, ``host`` and ``cause`` describe the rank that failed first; ``failures`` maps every rank
-    that failed to its exception; ``remote_traceback`` and ``log_tail`` are that rank's own words.
+    Args:
+        rank: The rank that failed first.
+        host: Its host.
+        cause: What happened to it.
+        remote_traceback: Its traceback.
+        log_tail: The last lines of its output.
+        failures: The exceptions of all ranks that failed.
+        role: Its role if the ranks have several, such as "server 0".
     """
 
     def __init__(
@@ -83,10 +89,10 @@ class WorkerError(OrcaError, RuntimeError):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions pickle by their positional args; keyword fields have to be carried by hand. A user's own
-        # exception that cannot be pickled goes as its text, so that this error always can.
+        # Exceptions are pickled by their positional arguments only. A user's exception that cannot be pickled is
+        # replaced by its text, so that this error always can be.
         failures = {
-            rank: error if _travels(error) else RuntimeError(repr(error)) for rank, error in self.failures.items()
+            rank: error if _is_picklable(error) else RuntimeError(repr(error)) for rank, error in self.failures.items()
         }
         return (
             _rebuild_worker_error,
@@ -94,7 +100,7 @@ class WorkerError(OrcaError, RuntimeError):
         )
 
 
-def _travels(error: BaseException) -> bool:
+def _is_picklable(error: BaseException) -> bool:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -117,7 +123,7 @@ def _rebuild_worker_error(
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the nearest known word, or nothing.
+    """Return `` Did you mean 'x'?`` for the closest known word, or an empty string.
 
     >>> suggest("imgae", ["image", "label"])
     " Did you mean 'image'?"

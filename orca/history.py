@@ -1,4 +1,4 @@
-"""History: what `fit` returns, one record per epoch."""
+"""The History that `fit` returns: one record per epoch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ _HIDDEN = ("rows",)
 
 
 class History(Sequence[dict[str, Any]]):
-    """A list of epoch records that also answers by name.
+    """A list of epoch records that can also be indexed by column name.
 
     >>> history = History([{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}])
     >>> history["loss"]
     [0.5, 0.25]
     >>> history[-1]["epoch"]
     2
+
+    Args:
+        records: One dict per epoch.
+        stopped: Why the run ended early.
+        params: The settings of the run.
     """
 
     def __init__(
@@ -27,23 +32,23 @@ class History(Sequence[dict[str, Any]]):
     ) -> None:
         self._records = list(records)
         self.stopped = stopped
-        """Why the run ended before its last epoch, if it did."""
+        """Why the run ended before its last epoch, or None."""
         self.params = dict(params or {})
-        """What the run was asked for: epochs, steps of an epoch, batch_size."""
+        """The settings of the run: epochs, steps per epoch, batch_size."""
 
     @property
     def history(self) -> dict[str, list[Any]]:
-        """The values by name, as Keras has them."""
+        """The values by name, as in Keras."""
         return {name: self[name] for name in self.columns}
 
     @property
     def epoch(self) -> list[int]:
-        """The epochs, counted from 0, as Keras has them."""
+        """The epochs, counted from 0, as in Keras."""
         return [record["epoch"] - 1 for record in self._records]
 
     @property
     def columns(self) -> list[str]:
-        """The names of all values, in the order in which they first appear."""
+        """The names of all values, in order of first appearance."""
         return list(dict.fromkeys(name for record in self._records for name in record))
 
     @overload
@@ -58,8 +63,8 @@ class History(Sequence[dict[str, Any]]):
             if key not in self.columns:
                 from orca.errors import ColumnError, suggest
 
-                known = ", ".join(self.columns)
-                raise ColumnError(f"The history has no {key!r}. It has: {known}." + suggest(key, self.columns))
+                names = ", ".join(self.columns)
+                raise ColumnError(f"The history has no {key!r}. It has: {names}." + suggest(key, self.columns))
             return [record.get(key) for record in self._records]
         return History(self._records[key]) if isinstance(key, slice) else self._records[key]
 
@@ -75,13 +80,20 @@ class History(Sequence[dict[str, Any]]):
     __hash__ = None  # type: ignore[assignment]
 
     def to_pandas(self) -> Any:
-        """The records as a pandas DataFrame."""
+        """Return the records as a pandas DataFrame, one row per epoch."""
         import pandas
 
         return pandas.DataFrame(self._records, columns=self.columns)
 
     def plot(self, path: str | None = None) -> Any:
-        """Draw loss and metrics over the epochs, training beside validation; save to `path` if given."""
+        """Plot loss and metrics over the epochs, for training and validation.
+
+        Args:
+            path: Image file to write.
+
+        Returns:
+            The matplotlib figure.
+        """
         from matplotlib.figure import Figure
 
         curves = [

@@ -1,4 +1,4 @@
-"""Triggers: when, in the course of a run, a checkpoint is due."""
+"""Triggers: when a run writes a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from orca.errors import ArgumentError
 
 
 class Trigger:
-    """Says after a step or an epoch whether something is due; has to say the same on every rank."""
+    """Decides after a step or an epoch whether a checkpoint is due. Every rank must decide the same."""
 
     def after_step(self, step: int) -> bool:
-        """Whether it is due after this step (counted from 1 over all fits)."""
+        """Return whether it is due after this step, counted from 1 over all fits."""
         return False
 
     def after_epoch(self, epoch: int) -> bool:
-        """Whether it is due after this epoch (counted from 1)."""
+        """Return whether it is due after this epoch, counted from 1."""
         return False
 
 
@@ -25,6 +25,12 @@ class EveryEpoch(Trigger):
 
     >>> [EveryEpoch(2).after_epoch(epoch) for epoch in (1, 2, 3, 4)]
     [False, True, False, True]
+
+    Args:
+        interval: Number of epochs.
+
+    Raises:
+        ArgumentError: If `interval` is not an integer of at least 1.
     """
 
     interval: int = 1
@@ -42,6 +48,12 @@ class SeveralIteration(Trigger):
 
     >>> SeveralIteration(50).after_step(100)
     True
+
+    Args:
+        interval: Number of steps.
+
+    Raises:
+        ArgumentError: If `interval` is not an integer of at least 1.
     """
 
     interval: int
@@ -53,22 +65,29 @@ class SeveralIteration(Trigger):
         return step % self.interval == 0
 
 
-def as_trigger(given: object) -> Trigger | None:
-    """What a user gives as ``checkpoint_trigger=``: a trigger, a class of one, None, "epoch" or a number of steps."""
-    if given is None or isinstance(given, Trigger):
-        return given
-    if isinstance(given, type) and issubclass(given, Trigger) and given is not SeveralIteration:
-        return given()
-    if given == "epoch":
+def as_trigger(trigger: object) -> Trigger | None:
+    """Read ``checkpoint_trigger=``.
+
+    Args:
+        trigger: A trigger, a class of triggers, "epoch", a number of steps, or None.
+
+    Raises:
+        ArgumentError: If it is anything else.
+    """
+    if trigger is None or isinstance(trigger, Trigger):
+        return trigger
+    if isinstance(trigger, type) and issubclass(trigger, Trigger) and trigger is not SeveralIteration:
+        return trigger()
+    if trigger == "epoch":
         return EveryEpoch()
-    if isinstance(given, int) and not isinstance(given, bool):
-        return SeveralIteration(given)
+    if isinstance(trigger, int) and not isinstance(trigger, bool):
+        return SeveralIteration(trigger)
     raise ArgumentError(
-        f"checkpoint_trigger={given!r}: expected orca.triggers.EveryEpoch(), SeveralIteration(n), a number of "
+        f"checkpoint_trigger={trigger!r}: expected orca.triggers.EveryEpoch(), SeveralIteration(n), a number of "
         "steps or None."
     )
 
 
 def _check(name: str, interval: object) -> None:
     if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-        raise ArgumentError(f"{name}({interval!r}): expected a whole number of at least 1.")
+        raise ArgumentError(f"{name}({interval!r}): expected an integer of at least 1.")

@@ -83,7 +83,7 @@ class Run:
         """The current learning rate, or None if the optimizer has none."""
         return self._replica.learning_rate()
 
-    def stop(self, reason: str = "a callback asked for it") -> None:
+    def stop(self, reason: str = "requested by a callback") -> None:
         """End the run after this step or epoch, on all ranks together.
 
         Args:

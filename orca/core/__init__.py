@@ -1,1 +1,1 @@
-"""The ground floor: facts about the machine, arguments, pickling and temporary folders. Imports nothing above."""
+"""The lowest layer: machine facts, argument checks, pickling, temporary folders. Imports nothing above it."""

@@ -1,4 +1,4 @@
-"""Checks of single arguments, each with an error that says what was expected."""
+"""Checks of single arguments; each error says what was expected."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from orca.errors import ArgumentError
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number of at least `least`."""
+    """Return `value` as an integer of at least `least`."""
     try:
         count = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         count = least - 1
     if count < least:
-        raise ArgumentError(f"{name}={value!r}: expected a whole number of at least {least}.")
+        raise ArgumentError(f"{name}={value!r}: expected an integer of at least {least}.")
     return count
 
 
 def check_limit(name: str, value: Any) -> float | None:
-    """A number above 0, or None."""
+    """Return `value` as a float above 0, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isinf(value):
@@ -31,7 +31,7 @@ def check_limit(name: str, value: Any) -> float | None:
 
 
 def value_range(value: Any) -> tuple[float, float] | None:
-    """A range (min, max); a single number stands for both sides of 0."""
+    """Return a range (min, max); a single number n means (-n, n)."""
     if value is None:
         return None
     if isinstance(value, tuple | list) and len(value) == 2 and value[0] < value[1]:
@@ -42,12 +42,12 @@ def value_range(value: Any) -> tuple[float, float] | None:
 
 
 def check_classes(value: Any) -> dict[int, float] | None:
-    """Weights by class number, or None."""
+    """Return weights by class number, or None."""
     if value is None:
         return None
-    fits = isinstance(value, Mapping) and value
-    if not fits or not all(isinstance(w, int | float) and w >= 0 and int(c) == c >= 0 for c, w in value.items()):
+    filled = isinstance(value, Mapping) and value
+    if not filled or not all(isinstance(w, int | float) and w >= 0 and int(c) == c >= 0 for c, w in value.items()):
         raise ArgumentError(
-            f"class_weight={value!r}: expected a dict of class numbers and weights, as {{0: 1.0, 1: 5.0}}."
+            f"class_weight={value!r}: expected a dict of class numbers and weights, such as {{0: 1.0, 1: 5.0}}."
         )
     return {int(key): float(weight) for key, weight in value.items()}

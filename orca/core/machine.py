@@ -10,7 +10,7 @@ import psutil
 
 
 def host_id() -> str:
-    """Name this host so that two ranks with the same name can share files and memory."""
+    """Return an id of this host; ranks with the same id can share files and memory."""
     override = os.environ.get("ORCA_HOST_ID")
     if override:
         return override
@@ -20,7 +20,7 @@ def host_id() -> str:
 
 
 def usable_cpus() -> int:
-    """Count the cores this process may run on."""
+    """Return the number of cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
@@ -30,9 +30,9 @@ def granted_threads() -> int:
 
 
 def usable_memory() -> int:
-    """Count the bytes this process may use: the machine's, or what a container has of them."""
+    """Return the bytes this process may use: the memory of the machine, or the limit of its container."""
     limits = [psutil.virtual_memory().total]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # version 1 or 2; no limit is the word max
+        with contextlib.suppress(OSError, ValueError):  # cgroup v2 or v1; "max" means no limit
             limits.append(int(Path(path).read_text()))
     return min(limits)

@@ -1,4 +1,4 @@
-"""Finds which attribute of an object cannot be pickled, so that the error can name it."""
+"""Finds the attribute of an object that cannot be pickled, so that the error can name it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _DEPTH = 12
 
 
 def check_picklable(**objects: Any) -> None:
-    """Raise a NotPicklableError that names the attribute of the first object that cannot travel to a worker."""
+    """Raise a NotPicklableError that names the attribute of the first object that cannot be sent to a worker."""
     for name, value in objects.items():
         error = _error(value)
         if error is None:
             continue
         path, culprit = _find(value, name, _DEPTH)
         raise NotPicklableError(
-            f"{path} is a {type(culprit).__name__}, which cannot be pickled and so cannot travel to the workers "
+            f"{path} is a {type(culprit).__name__}, which cannot be pickled and so cannot be sent to the workers "
             f"({error}). Create it where it is used: give {name}= as a function, which runs on the worker."
         ) from error
 
@@ -34,7 +34,7 @@ def _error(value: Any) -> Exception | None:
 
 
 def _find(value: Any, path: str, depth: int) -> tuple[str, Any]:
-    """Go down to the smallest part that fails by itself."""
+    """Descend to the smallest part that fails by itself."""
     if depth:
         for name, part in _parts(value):
             if _error(part) is not None:
@@ -43,9 +43,8 @@ def _find(value: Any, path: str, depth: int) -> tuple[str, Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object is made of, with the words that lead there."""
+    """Yield the parts of an object with the text that leads to them."""
     if isinstance(value, dict):
-        # Modules keep their layers in dicts with these names; users know the layers by their own.
         for key, part in value.items():
             yield f"[{key!r}]", part
     elif isinstance(value, list | tuple | set):
@@ -59,9 +58,10 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             except ValueError:  # not yet bound
                 continue
     else:
-        held = dict(getattr(value, "__dict__", {}))
+        attributes = dict(getattr(value, "__dict__", {}))
+        # Models store layers in dicts with these names; users know the layers by their own.
         for group in ("_modules", "_parameters", "_buffers"):
-            for key, part in (held.pop(group, None) or {}).items():
+            for key, part in (attributes.pop(group, None) or {}).items():
                 yield f".{key}", part
-        for key, part in held.items():
+        for key, part in attributes.items():
             yield f".{key}", part

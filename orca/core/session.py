@@ -1,4 +1,4 @@
-"""The active session, as layers below the public one see it: `orca` provides it, XShards and readers use it."""
+"""The active session as seen by the layers below: `orca` provides it, XShards and readers use it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 
 class Session(Protocol):
-    """What shards need of the active context."""
+    """The part of the active context that shards use."""
 
     @property
     def cores(self) -> int:
-        """How many shards to work on at once by default."""
+        """The default number of shards to work on at once."""
 
     @property
     def engine(self) -> Any:

@@ -1,4 +1,4 @@
-"""Callbacks and triggers, hung into a run of one rank that has a real torch model and no gang around it."""
+"""Callbacks and triggers, in a run of a single rank with a real torch model and no gang."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OneWeight(Replica):
         return features * self.weight
 
     def state(self):
-        # Tensors are copied, as a state has to outlive the steps that follow it.
+        # Copied, because a state must outlive the steps that follow it.
         optimizer = self.inner_optimizer.state_dict()["param_groups"]
         return {"weight": self.inner_model.weight.detach().numpy().copy(), "groups": [dict(g) for g in optimizer]}
 
@@ -107,7 +107,7 @@ def losses(*values, name="val_loss"):
 
 
 def saved_and_read(tmp_path, state):
-    """A callback's state as a checkpoint gives it back."""
+    """Return a callback's state as a checkpoint restores it."""
     saved_states.save(str(tmp_path / "state"), {}, state)
     return saved_states.load(str(tmp_path / "state"))[1]
 
@@ -122,10 +122,10 @@ def test_run_shows_the_model_and_acts_on_it():
     assert run.model is replica.inner_model
     assert run.optimizer is replica.inner_optimizer
     assert run.learning_rate == 0.25
-    kept = run.snapshot()
+    snapshot = run.snapshot()
     replica.train_step(None, False)
     assert replica.weight == 0.25
-    run.restore(kept)
+    run.restore(snapshot)
     assert replica.weight == 0.0
     run.save("a")
     run.save("b", remove="a")
@@ -139,7 +139,7 @@ def test_run_shows_the_model_and_acts_on_it():
 
 
 @pytest.mark.parametrize(("patience", "last"), [(0, 3), (1, 4), (2, 5), (9, 6)])
-def test_early_stopping_bears_as_many_bad_epochs_as_patience_says(patience, last):
+def test_early_stopping_tolerates_patience_many_bad_epochs(patience, last):
     stopping = EarlyStopping(patience=patience)
     run = train([stopping], losses(3.0, 2.0, 2.5, 2.0, 2.25, 2.5))
     assert run.epoch == last
@@ -149,7 +149,7 @@ def test_early_stopping_bears_as_many_bad_epochs_as_patience_says(patience, last
         assert "val_loss did not improve on 2 " in run.reason
 
 
-def test_early_stopping_counts_anew_after_an_improvement():
+def test_early_stopping_restarts_its_count_after_an_improvement():
     run = train([EarlyStopping(patience=1)], losses(3.0, 3.5, 2.0, 2.5, 1.0, 1.5, 1.5, 0.0))
     assert run.epoch == 7
 
@@ -163,12 +163,12 @@ def test_early_stopping_counts_anew_after_an_improvement():
         ("accuracy", "min", (0.5, 0.4, 0.45, 0.1), 3),
     ],
 )
-def test_early_stopping_knows_which_way_is_better(monitor, mode, values, last):
+def test_early_stopping_knows_the_direction_of_improvement(monitor, mode, values, last):
     assert train([EarlyStopping(monitor, mode=mode)], losses(*values, name=monitor)).epoch == last
 
 
 @pytest.mark.parametrize("min_delta", [0.5, -0.5])
-def test_early_stopping_takes_less_than_min_delta_for_none(min_delta):
+def test_early_stopping_ignores_improvements_below_min_delta(min_delta):
     assert train([EarlyStopping(min_delta=min_delta)], losses(3.0, 2.0, 1.75, 0.0)).epoch == 3
     assert train([EarlyStopping("up", min_delta=min_delta)], losses(1.0, 2.0, 2.25, 9.0, name="up")).epoch == 3
 
@@ -178,36 +178,36 @@ def test_early_stopping_has_a_baseline_to_beat():
     assert train([EarlyStopping(baseline=1.0, patience=2)], losses(3.0, 2.0, 0.5, 0.25)).epoch == 4
 
 
-def test_early_stopping_takes_nan_for_no_improvement():
+def test_early_stopping_counts_nan_as_no_improvement():
     stopping = EarlyStopping(patience=1)
     assert train([stopping], losses(math.nan, math.nan, 1.0)).epoch == 2
     assert stopping.best is None
 
 
-def test_early_stopping_puts_the_best_model_back():
+def test_early_stopping_restores_the_best_model():
     run = train([EarlyStopping(patience=1, restore_best=True)], losses(3.0, 2.0, 2.5, 2.5))
     assert run.epoch == 4
     assert run.replica.weight == 4.0  # two epochs of two steps
     assert train([EarlyStopping(patience=1)], losses(3.0, 2.0, 2.5, 2.5)).replica.weight == 8.0
 
 
-def test_early_stopping_puts_the_best_model_back_also_without_stopping():
+def test_early_stopping_restores_the_best_model_even_without_stopping():
     run = train([EarlyStopping(patience=5, restore_best=True)], losses(3.0, 1.0, 2.0))
     assert run.reason is None
     assert run.replica.weight == 4.0
     assert train([EarlyStopping(restore_best=True)], losses(3.0, 2.0, 1.0)).replica.weight == 6.0
 
 
-def test_early_stopping_goes_on_from_a_checkpoint(tmp_path):
+def test_early_stopping_resumes_from_a_checkpoint(tmp_path):
     values = (3.0, 2.0, 2.5, 2.5, 2.5)
     stopping = EarlyStopping(patience=2, restore_best=True)
-    # What `state` gives after epoch 3, inside the run, is what a checkpoint holds.
+    # A checkpoint holds what `state` returns after epoch 3, inside the run.
     states = []
     watch = LambdaCallback(after_epoch=lambda run: states.append((stopping.state(), run.snapshot())))
     train([stopping, watch], losses(*values[:3]))
-    told, model = states[-1]
+    state, model = states[-1]
     resumed = EarlyStopping(patience=2, restore_best=True)
-    resumed.load_state(saved_and_read(tmp_path, told))
+    resumed.load_state(saved_and_read(tmp_path, state))
     replica = OneWeight()
     replica.load_state(model)
     again = Run(replica, 0, 1, {})
@@ -218,12 +218,12 @@ def test_early_stopping_goes_on_from_a_checkpoint(tmp_path):
     assert replica.weight == 4.0
 
 
-def test_early_stopping_travels_to_the_ranks():
+def test_early_stopping_can_be_sent_to_the_ranks():
     stopping = cloudpickle.loads(cloudpickle.dumps(EarlyStopping("loss", patience=3, min_delta=0.5)))
     assert (stopping.monitor, stopping.patience, stopping.min_delta) == ("loss", 3, 0.5)
 
 
-def test_early_stopping_names_what_it_cannot_use():
+def test_early_stopping_names_invalid_arguments():
     with pytest.raises(ArgumentError, match=r"monitor='val_loss'.*loss.*Give validation_data= to fit"):
         train([EarlyStopping()], losses(1.0, name="loss"))
     with pytest.raises(ArgumentError, match=r"monitor='acuracy'.*Did you mean 'accuracy'"):
@@ -239,11 +239,11 @@ def test_early_stopping_names_what_it_cannot_use():
     ("name", "less"),
     [("loss", True), ("val_mse", True), ("RMSE", True), ("mae", True), ("accuracy", False), ("val_auc", False)],
 )
-def test_direction_is_told_by_the_name(name, less):
+def test_direction_is_inferred_from_the_name(name, less):
     assert less_is_better(name) is less
 
 
-def test_early_stopping_passes_over_epochs_without_validation():
+def test_early_stopping_skips_epochs_without_validation():
     records = [{"loss": 1.0}, {"loss": 1.0, "val_loss": 1.0}, {"loss": 1.0}, {"loss": 1.0, "val_loss": 2.0}]
     assert train([EarlyStopping()], records).epoch == 4
 
@@ -259,11 +259,11 @@ def test_early_stopping_is_patient_again_in_a_second_fit():
 
 
 def kept_folders(saves):
-    """What lies on the disk after saves and removals, in order."""
-    there = []
+    """Return the folders that exist after saves and removals, in order."""
+    folders = []
     for path, remove in saves:
-        there = [folder for folder in there if folder not in (path, remove)] + [path]
-    return [folder.rpartition("/")[2] for folder in there]
+        folders = [folder for folder in folders if folder not in (path, remove)] + [path]
+    return [folder.rpartition("/")[2] for folder in folders]
 
 
 def test_model_checkpoint_keeps_the_last():
@@ -277,14 +277,14 @@ def test_model_checkpoint_keeps_the_last():
     assert saving.best_path == "runs/epoch-0003"
 
 
-@pytest.mark.parametrize(("keep", "there"), [(1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4]), (None, [1, 2, 3, 4])])
-def test_model_checkpoint_keeps_as_many_as_it_is_told(keep, there):
+@pytest.mark.parametrize(("keep", "epochs"), [(1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4]), (None, [1, 2, 3, 4])])
+def test_model_checkpoint_keeps_the_given_number(keep, epochs):
     run = train([ModelCheckpoint("runs", keep=keep)], losses(3.0, 1.0, 2.0, 4.0))
-    assert kept_folders(run.saves) == [f"epoch-{epoch:04d}" for epoch in there]
+    assert kept_folders(run.saves) == [f"epoch-{epoch:04d}" for epoch in epochs]
 
 
 @pytest.mark.parametrize(
-    ("monitor", "mode", "keep", "there", "best"),
+    ("monitor", "mode", "keep", "epochs", "best"),
     [
         ("val_loss", "auto", 1, [3], 3),
         ("val_loss", "auto", 2, [3, 5], 3),
@@ -293,10 +293,10 @@ def test_model_checkpoint_keeps_as_many_as_it_is_told(keep, there):
         ("val_loss", "auto", None, [1, 2, 3, 4, 5], 3),
     ],
 )
-def test_model_checkpoint_keeps_the_best(monitor, mode, keep, there, best):
+def test_model_checkpoint_keeps_the_best(monitor, mode, keep, epochs, best):
     saving = ModelCheckpoint("runs", monitor=monitor, mode=mode, keep=keep)
     run = train([saving], losses(4.0, 3.0, 1.0, 5.0, 2.0, name=monitor))
-    assert sorted(kept_folders(run.saves)) == [f"epoch-{epoch:04d}" for epoch in there]
+    assert sorted(kept_folders(run.saves)) == [f"epoch-{epoch:04d}" for epoch in epochs]
     assert saving.best_path == f"runs/epoch-{best:04d}"
     assert saving.best == {3: 1.0, 4: 5.0}[best]
 
@@ -306,7 +306,7 @@ def test_model_checkpoint_does_not_save_what_is_no_better():
     assert run.saves == [("runs/epoch-0001", None)]
 
 
-def test_model_checkpoint_goes_on_from_a_checkpoint(tmp_path):
+def test_model_checkpoint_resumes_from_a_checkpoint(tmp_path):
     saving = ModelCheckpoint("runs", monitor="val_loss", keep=2)
     train([saving], losses(3.0, 1.0))
     resumed = ModelCheckpoint("runs", monitor="val_loss", keep=2)
@@ -329,7 +329,7 @@ def test_model_checkpoint_saves_the_last_epochs_of_another_estimator_too():
     assert kept_folders(train([saving], losses(1.0, 1.0)).saves) == ["epoch-0002"]
 
 
-def test_model_checkpoint_names_what_it_cannot_use():
+def test_model_checkpoint_names_invalid_arguments():
     with pytest.raises(ArgumentError, match=r"monitor='val_loss'.*Give validation_data="):
         train([ModelCheckpoint("runs", monitor="val_loss")], losses(1.0, name="loss"))
     for keep in (0, -1, True, 1.0, "all"):
@@ -345,7 +345,7 @@ def step_lr(optimizer, config):
 
 
 def rates_alone(make, epochs, steps=2, per="epoch"):
-    """The learning rates of a plain torch loop."""
+    """Return the learning rates of a plain torch loop."""
     replica = OneWeight()
     scheduler = make(replica.inner_optimizer)
     rates = []
@@ -360,7 +360,7 @@ def rates_alone(make, epochs, steps=2, per="epoch"):
     return rates
 
 
-def test_scheduler_gets_the_config_if_it_wants_it():
+def test_scheduler_gets_the_config_if_it_takes_it():
     assert train([LRScheduler(step_lr)], losses(1, 1, 1)).rates == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
     without = LRScheduler(lambda optimizer: schedulers.StepLR(optimizer, 1, gamma=0.5))
     assert train([without], losses(1, 1)).rates == [1.0, 1.0, 0.5, 0.5]
@@ -392,13 +392,13 @@ def test_scheduler_steps_after_every_batch():
     ("monitor", "rates"),
     [(None, [1.0, 1.0, 1.0, 0.5]), ("loss", [1.0, 1.0, 0.5, 0.25])],
 )
-def test_plateau_scheduler_sees_the_validation_loss_or_what_is_named(monitor, rates):
+def test_plateau_scheduler_sees_the_validation_loss_or_the_monitored_value(monitor, rates):
     plateau = LRScheduler(lambda o: schedulers.ReduceLROnPlateau(o, factor=0.5, patience=0), monitor=monitor)
     records = [{"loss": 1.0, "val_loss": value} for value in (3.0, 2.0, 2.0, 1.0)]
     assert train([plateau], records, steps=1).rates == rates
 
 
-def test_plateau_scheduler_sees_the_loss_where_there_is_no_validation():
+def test_plateau_scheduler_sees_the_loss_without_validation():
     plateau = LRScheduler(lambda o: schedulers.ReduceLROnPlateau(o, factor=0.5, patience=0))
     assert train([plateau], losses(1.0, 1.0, 1.0, name="loss"), steps=1).rates == [1.0, 1.0, 0.5]
 
@@ -409,18 +409,18 @@ RECURRENT = [
     lambda o: schedulers.CosineAnnealingLR(o, 8),
     lambda o: schedulers.MultiStepLR(o, [1, 3], gamma=0.5),
 ]
-"""These compute a rate from the one before."""
+"""These compute each rate from the previous one."""
 
 FROM_THE_START = [
     lambda o: schedulers.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
     lambda o: schedulers.LinearLR(o, 0.25, total_iters=6),
     lambda o: schedulers.OneCycleLR(o, 1.0, total_steps=20),
 ]
-"""Making one of these changes the optimizer's rate."""
+"""Creating one of these changes the optimizer's rate."""
 
 
 def resumed_rates(tmp_path, make, per="epoch"):
-    """Rates of two epochs, a checkpoint, and two more in another process' optimizer."""
+    """Return the rates of two epochs, and of two more after a checkpoint with another optimizer."""
     scheduler = LRScheduler(make, per=per)
     before = train([scheduler], losses(1, 1))
     state = saved_and_read(tmp_path, {"callback": scheduler.state(), "model": before.snapshot()})
@@ -433,13 +433,13 @@ def resumed_rates(tmp_path, make, per="epoch"):
 
 
 @pytest.mark.parametrize("make", RECURRENT + FROM_THE_START)
-def test_scheduler_goes_on_from_a_checkpoint(tmp_path, make):
+def test_scheduler_resumes_from_a_checkpoint(tmp_path, make):
     assert resumed_rates(tmp_path, make) == pytest.approx(rates_alone(make, 4))
 
 
 @pytest.mark.parametrize("make", RECURRENT + FROM_THE_START)
-def test_scheduler_goes_on_in_a_second_fit_of_a_warm_rank(make):
-    # The callback travels to the driver and back; the optimizer stays where it is.
+def test_scheduler_continues_in_a_second_fit_of_a_warm_rank(make):
+    # The callback is sent to the driver and back; the optimizer stays on the rank.
     scheduler = LRScheduler(make)
     run = train([scheduler], losses(1, 1))
     rates = run.rates
@@ -462,12 +462,12 @@ def test_plateau_scheduler_does_not_mix_losses():
     assert train([plateau], records, steps=1).learning_rate == 1.0
 
 
-def test_monitor_means_nothing_to_a_scheduler_that_wants_no_result():
+def test_monitor_has_no_effect_on_a_scheduler_that_takes_no_result():
     scheduler = LRScheduler(step_lr, monitor="loss")
     assert train([scheduler], losses(3.0, 3.0, name="loss"), steps=1).rates == [1.0, 0.5]
 
 
-def test_nested_scheduler_goes_on_in_a_second_fit():
+def test_nested_scheduler_continues_in_a_second_fit():
     def nested(optimizer):
         parts = [schedulers.ConstantLR(optimizer, 0.5, 1), schedulers.MultiStepLR(optimizer, [1, 2])]
         return schedulers.SequentialLR(optimizer, parts, [1])
@@ -479,13 +479,13 @@ def test_nested_scheduler_goes_on_in_a_second_fit():
     assert rates + train([again], losses(1, 1), run=run, first=3).rates == pytest.approx(rates_alone(nested, 4))
 
 
-def test_scheduler_warns_of_nothing():
+def test_scheduler_causes_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train([LRScheduler(step_lr)], losses(1, 1))
 
 
-def test_scheduler_names_what_it_cannot_use():
+def test_scheduler_names_invalid_arguments():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     with pytest.raises(ArgumentError, match=r"expected a function fn\(optimizer, config\)"):
         LRScheduler(schedulers.StepLR(optimizer, 1))
@@ -498,14 +498,14 @@ def test_scheduler_names_what_it_cannot_use():
 # LambdaCallback and split
 
 
-def test_lambda_callback_calls_its_functions_in_their_places():
-    seen = []
+def test_lambda_callback_calls_its_functions_as_hooks():
+    calls = []
     hooks = {
-        name: (lambda run, name=name: seen.append((name, run.epoch, run.batch)))
+        name: (lambda run, name=name: calls.append((name, run.epoch, run.batch)))
         for name in ("before_run", "before_epoch", "before_batch", "after_batch", "after_epoch", "after_run")
     }
     train([LambdaCallback(**hooks)], losses(1.0), steps=1)
-    assert seen == [
+    assert calls == [
         ("before_run", 0, 0),
         ("before_epoch", 1, 0),
         ("before_batch", 1, 0),
@@ -515,23 +515,23 @@ def test_lambda_callback_calls_its_functions_in_their_places():
     ]
 
 
-def test_lambda_callback_defines_only_what_it_is_given():
+def test_lambda_callback_overrides_only_the_given_hooks():
     callback = LambdaCallback(after_batch=lambda run: None)
     assert [hook for hook in BATCH_HOOKS if overrides(callback, hook)] == ["after_batch"]
     assert not overrides(LambdaCallback(), "after_batch")
     assert not overrides(Callback(), "after_batch")
 
 
-def test_lambda_callback_travels_to_the_ranks():
+def test_lambda_callback_can_be_sent_to_the_ranks():
     factor = 3
     callback = LambdaCallback(after_epoch=lambda run: run.record.update(tripled=factor * run.record["loss"]))
-    there = cloudpickle.loads(cloudpickle.dumps(callback))
-    assert train([there], losses(2.0, name="loss")).record["tripled"] == 6.0
-    assert overrides(there, "after_epoch")
-    assert not overrides(there, "after_batch")
+    copy = cloudpickle.loads(cloudpickle.dumps(callback))
+    assert train([copy], losses(2.0, name="loss")).record["tripled"] == 6.0
+    assert overrides(copy, "after_epoch")
+    assert not overrides(copy, "after_batch")
 
 
-def test_lambda_callback_names_the_hooks_it_has():
+def test_lambda_callback_names_the_existing_hooks():
     with pytest.raises(ArgumentError, match=r"no hook 'on_epoch_end'\. Hooks: before_run, .*on_gradients"):
         LambdaCallback(on_epoch_end=print)
 
@@ -542,10 +542,10 @@ def test_callbacks_may_stop_the_run_within_an_epoch():
 
 
 class Noting(Callback, Logger):
-    """Both at once, for those who want it."""
+    """A callback and a logger at once."""
 
 
-def test_split_tells_callbacks_from_loggers():
+def test_split_separates_callbacks_and_loggers():
     callback, logger = Callback(), Progress()
     assert split(None) == ([], [])
     assert split([]) == ([], [])
@@ -556,7 +556,7 @@ def test_split_tells_callbacks_from_loggers():
     assert split([both]) == ([both], [both])
 
 
-def test_split_names_what_is_neither():
+def test_split_names_objects_that_are_neither():
     with pytest.raises(ArgumentError, match="callbacks= holds the class EarlyStopping"):
         split([EarlyStopping])
     with pytest.raises(ArgumentError, match="callbacks= holds a function"):
@@ -581,7 +581,7 @@ def test_triggers_are_due_at_their_interval():
     assert due(SeveralIteration(2)) == ([2, 4, 6], [])
 
 
-def test_triggers_can_be_given_in_short():
+def test_triggers_have_short_forms():
     mine = SeveralIteration(7)
     assert as_trigger(None) is None
     assert as_trigger(mine) is mine
@@ -590,7 +590,7 @@ def test_triggers_can_be_given_in_short():
     assert as_trigger(5) == SeveralIteration(5)
 
 
-def test_triggers_of_users_are_taken():
+def test_custom_triggers_are_accepted():
     class AtTen(Trigger):
         def after_step(self, step):
             return step == 10
@@ -599,10 +599,10 @@ def test_triggers_of_users_are_taken():
     assert due(cloudpickle.loads(cloudpickle.dumps(trigger)), 20) == ([10], [])
 
 
-def test_triggers_name_what_they_cannot_use():
-    for given in ("day", 1.5, True, [1], int):
+def test_triggers_name_invalid_arguments():
+    for trigger in ("day", 1.5, True, [1], int):
         with pytest.raises(ArgumentError, match="checkpoint_trigger="):
-            as_trigger(given)
+            as_trigger(trigger)
     for interval in (0, -1, 1.5, True, "3"):
         with pytest.raises(ArgumentError, match=r"EveryEpoch\(.*at least 1"):
             EveryEpoch(interval)
@@ -617,7 +617,7 @@ def test_trigger_class_that_needs_an_interval_is_refused():
         as_trigger(SeveralIteration)
 
 
-def test_numpy_results_are_taken_as_numbers():
+def test_numpy_results_count_as_numbers():
     stopping = EarlyStopping("loss")
     train([stopping], losses(np.float32(2.0), np.float64(1.0), name="loss"))
     assert stopping.best == 1.0

@@ -1,4 +1,4 @@
-"""The doctor believes imports, not installations, and has a fix for everything that does not work."""
+"""The doctor trusts imports, not installations, and has a fix for everything that does not work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WRONG = ["jax"]
 
 
 def orca(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does, in a process of its own."""
+    """Run the command as a user does, in a separate process."""
     command = [sys.executable, "-m", "orca.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=170, env={**os.environ, **variables})
 
@@ -198,7 +198,7 @@ def test_spark_without_java_is_not_usable(tmp_path: Path) -> None:
         ("21", 0, ""),
     ],
 )
-def test_java_is_asked_for_its_version_and_for_the_module_that_spark_loads(
+def test_java_is_checked_for_its_version_and_for_the_module_that_spark_loads(
     version: str, with_module: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = tmp_path / "bin" / "java"

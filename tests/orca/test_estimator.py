@@ -35,7 +35,7 @@ BAD_FITS = {
     "objects": (lambda est: est.fit(np.array([[1], [2, 3]], object), Y[:2]), DataError, "dtype object"),
     "scalar": (lambda est: est.fit(X, np.float32(3)), DataError, "y is a single number"),
     "labels twice": (lambda est: est.fit({"x": X, "y": Y}, Y), DataError, "given twice"),
-    "batch_size 0": (lambda est: est.fit(X, Y, batch_size=0), ArgumentError, "batch_size=0: expected a whole number"),
+    "batch_size 0": (lambda est: est.fit(X, Y, batch_size=0), ArgumentError, "batch_size=0: expected an integer"),
     "batch_size 1": (lambda est: est.fit(X, Y, batch_size=1), ArgumentError, r"batch_size=1 is smaller than workers=2"),
     "epochs": (lambda est: est.fit(X, Y, epochs=1.5), ArgumentError, "epochs=1.5"),
     "shards of arrays": (lambda est: est.fit(XShards.partition(X)), DataError, "expected dicts"),

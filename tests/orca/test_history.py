@@ -1,4 +1,4 @@
-"""History: records, columns, table, picture."""
+"""History: records, columns, table and plot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORDS = [
 ]
 
 
-def test_history_answers_by_number_name_and_slice():
+def test_history_is_indexed_by_number_name_and_slice():
     history = History(RECORDS)
     assert len(history) == 2
     assert list(history) == RECORDS
@@ -24,7 +24,7 @@ def test_history_answers_by_number_name_and_slice():
         history["val_los"]
 
 
-def test_history_shows_itself():
+def test_history_is_shown_as_a_table():
     history = History(RECORDS)
     assert str(history).splitlines()[0].split()[:3] == ["epoch", "loss", "val_loss"]
     assert "1,234,567" in str(history)
@@ -32,7 +32,7 @@ def test_history_shows_itself():
     assert list(history.to_pandas()["loss"]) == [1.5, 0.5]
 
 
-def test_history_draws_a_picture(tmp_path):
+def test_history_plots_to_a_file(tmp_path):
     path = tmp_path / "curve.png"
     figure = History(RECORDS).plot(str(path))
     assert path.read_bytes().startswith(b"\x89PNG")

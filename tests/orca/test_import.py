@@ -1,4 +1,4 @@
-"""`import orca` is quick and brings in no framework."""
+"""`import orca` is quick and imports no framework."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ HEAVY = ["torch", "tensorflow", "keras", "mxnet", "ray", "pyspark", "openvino", 
 
 def test_import_orca_imports_no_framework():
     code = f"import orca, sys; print([name for name in {HEAVY} if name in sys.modules])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert said.stdout.strip() == "[]"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 def test_importtime_lists_no_framework():
-    said = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import orca; orca.XShards; orca.init_orca_context()"],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    imported = {line.rsplit("|", 1)[-1].strip().partition(".")[0] for line in said.stderr.splitlines() if "|" in line}
+    imported = {line.rsplit("|", 1)[-1].strip().partition(".")[0] for line in run.stderr.splitlines() if "|" in line}
     assert "orca" in imported
     assert not imported & set(HEAVY)
 

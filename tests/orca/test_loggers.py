@@ -1,4 +1,4 @@
-"""Loggers: what they write is read back with the tools it is meant for."""
+"""Loggers: what they write is read back with the tools it is for."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ABOUT = {
 
 
 def record(epoch, **more):
-    given = {"epoch": epoch, "loss": 1 / epoch, "accuracy": 0.5, "lr": 0.1, "rows": 64, "seconds": 0.5}
-    return {**given, "rows_per_s": 128.0, "step": 2 * epoch, **more}
+    values = {"epoch": epoch, "loss": 1 / epoch, "accuracy": 0.5, "lr": 0.1, "rows": 64, "seconds": 0.5}
+    return {**values, "rows_per_s": 128.0, "step": 2 * epoch, **more}
 
 
 class Overwriting(MemoryFileSystem):
-    """A store that, as some object stores do, takes mode "ab" and overwrites."""
+    """A store that accepts mode "ab" and overwrites, as some object stores do."""
 
     protocol = ("overwriting",)
     store: dict = {}  # noqa: RUF012
@@ -52,7 +52,7 @@ fsspec.register_implementation("overwriting", Overwriting, clobber=True)
 
 @pytest.fixture(params=["local", "file", "memory", "overwriting"])
 def folder(request, tmp_path):
-    """A folder that is not there yet, on each kind of path."""
+    """A folder that does not exist yet, on each kind of path."""
     if request.param in ("local", "file"):
         return f"{'file://' if request.param == 'file' else ''}{tmp_path}/deep/runs"
     return f"{request.param}://{tmp_path.name}/deep/runs"
@@ -77,7 +77,7 @@ def json_lines(path):
 # CSVLogger
 
 
-def test_csv_has_every_epoch_while_the_run_goes_on(folder):
+def test_csv_has_every_epoch_during_the_run(folder):
     logger = CSVLogger(f"{folder}/log.csv")
     logger.start(ABOUT)
     for epoch in (1, 2, 3):
@@ -114,7 +114,7 @@ def test_csv_replaces_an_old_file_and_continues_in_a_second_fit(folder):
         assert [row["val_loss"] for row in csv_rows(f"{folder}/log.csv")] == ["", "0.5", "", "0.5"]
 
 
-def test_csv_appends_to_what_another_process_left_cut_off(tmp_path):
+def test_csv_appends_to_a_file_that_another_process_left_truncated(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("epoch,loss\n1,0.5\n2,0.2")
     logger = CSVLogger(path, append=True)
@@ -176,7 +176,7 @@ def test_jsonl_has_one_object_per_epoch(folder):
     assert json_lines(f"{folder}/log.jsonl") == [record(1), record(2)]
 
 
-def test_jsonl_writes_steps_where_asked(folder):
+def test_jsonl_writes_steps_if_requested(folder):
     logger = JSONLLogger(f"{folder}/log.jsonl", steps=True)
     logger.start(ABOUT)
     logger.steps(3, {"loss": np.array([0.5, np.nan, np.inf]), "lr": np.full(3, 0.25, np.float32)})
@@ -189,7 +189,7 @@ def test_jsonl_writes_steps_where_asked(folder):
     ]
 
 
-def test_jsonl_has_null_for_what_json_has_no_word_for(tmp_path):
+def test_jsonl_has_null_for_values_that_json_cannot_represent(tmp_path):
     logger = JSONLLogger(tmp_path / "log.jsonl")
     logger.start(ABOUT)
     logger.epoch({"epoch": np.int32(1), "a": math.nan, "b": [math.inf, {"c": np.array([1.0, np.nan])}], "d": 1 + 2j})
@@ -198,7 +198,7 @@ def test_jsonl_has_null_for_what_json_has_no_word_for(tmp_path):
     ]
 
 
-def test_jsonl_appends_to_an_old_file_unless_told_otherwise(folder):
+def test_jsonl_appends_to_an_old_file_by_default(folder):
     path = f"{folder}/log.jsonl"
     for _ in range(2):
         logger = JSONLLogger(path)
@@ -213,7 +213,7 @@ def test_jsonl_appends_to_an_old_file_unless_told_otherwise(folder):
     assert json_lines(path) == [{"epoch": 5}, {"epoch": 6}]
 
 
-def test_jsonl_begins_a_new_line_after_one_that_was_cut_off(tmp_path):
+def test_jsonl_starts_a_new_line_after_a_truncated_one(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text('{"epoch": 1}\n{"epo')
     logger = JSONLLogger(path)
@@ -230,23 +230,24 @@ import json, sys, types
 # Chooses TensorBoard's own file access: TensorFlow's is slow to import.
 sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-told = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})
-told.Reload()
-found = {tag: [(p.step, p.value, p.wall_time) for p in told.Scalars(tag)] for tag in told.Tags()["scalars"]}
-print(json.dumps(found))
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})
+events.Reload()
+points = {tag: [(p.step, p.value, p.wall_time) for p in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+print(json.dumps(points))
 """
 
 
 def events(folder):
-    """What TensorBoard itself finds in a folder, read in a process of its own."""
-    said = subprocess.run(
+    """Read a folder with TensorBoard itself, in a separate process."""
+    run = subprocess.run(
         [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, timeout=120, check=True
     )
-    return json.loads(said.stdout)
+    return json.loads(run.stdout)
 
 
-def told(found):
-    return {tag: [(step, pytest.approx(value)) for step, value, _ in points] for tag, points in found.items()}
+def scalars(folder):
+    """Read (step, value) of each tag with TensorBoard."""
+    return {tag: [(step, pytest.approx(value)) for step, value, _ in points] for tag, points in events(folder).items()}
 
 
 def fit_twice(logger):
@@ -262,7 +263,7 @@ def fit_twice(logger):
 def test_tensorboard_reads_train_and_validation_of_two_fits(tmp_path):
     logger = TensorBoard(tmp_path / "runs", name="digits")
     fit_twice(logger)
-    train = told(events(tmp_path / "runs" / "digits" / "train"))
+    train = scalars(tmp_path / "runs" / "digits" / "train")
     losses = [value for epoch in range(1, 5) for value in (0.5 / epoch, 0.25 / epoch)]
     assert train["loss"] == [(step, pytest.approx(value)) for step, value in enumerate(losses, 1)]
     assert [step for step, _ in train["lr"]] == list(range(1, 9))
@@ -270,7 +271,7 @@ def test_tensorboard_reads_train_and_validation_of_two_fits(tmp_path):
     assert train["accuracy"] == [(2 * epoch, 0.5) for epoch in range(1, 5)]
     assert train["rows_per_s"] == [(2 * epoch, 128.0) for epoch in range(1, 5)]
     assert set(train) == {"loss", "lr", "epoch_loss", "epoch_lr", "accuracy", "rows_per_s"}
-    validation = told(events(tmp_path / "runs" / "digits" / "validation"))
+    validation = scalars(tmp_path / "runs" / "digits" / "validation")
     assert validation["loss"] == [(2 * epoch, pytest.approx(0.75 / epoch)) for epoch in range(1, 5)]
     assert set(validation) == {"loss", "accuracy"}
 
@@ -280,32 +281,32 @@ def test_tensorboard_points_are_what_the_files_hold(tmp_path):
     fit_twice(logger)
     for part in ("train", "validation"):
         for tag, points in events(tmp_path / part).items():
-            kept = logger.points[part, tag]
-            assert [(step, wall) for step, _, wall in kept] == [(step, wall) for step, _, wall in points]
-            np.testing.assert_allclose([value for _, value, _ in kept], [value for _, value, _ in points], rtol=1e-6)
-        assert {tag for given, tag in logger.points if given == part} == set(events(tmp_path / part))
+            logged = logger.points[part, tag]
+            assert [(step, wall) for step, _, wall in logged] == [(step, wall) for step, _, wall in points]
+            np.testing.assert_allclose([value for _, value, _ in logged], [value for _, value, _ in points], rtol=1e-6)
+        assert {tag for split, tag in logger.points if split == part} == set(events(tmp_path / part))
 
 
 def test_tensorboard_has_the_events_before_the_run_ends(tmp_path):
     logger = TensorBoard(tmp_path)
     logger.start(ABOUT)
     logger.epoch(record(1))
-    assert told(events(tmp_path / "train"))["loss"] == [(2, 1.0)]
+    assert scalars(tmp_path / "train")["loss"] == [(2, 1.0)]
     assert not (tmp_path / "validation").exists()
 
 
-def test_tensorboard_takes_nan_infinity_and_a_record_without_step(tmp_path):
+def test_tensorboard_accepts_nan_infinity_and_a_record_without_step(tmp_path):
     logger = TensorBoard(tmp_path)
     logger.start(ABOUT)
     logger.epoch({"epoch": 3, "loss": math.nan, "val_loss": math.inf, "huge": 1e300})
-    found = events(tmp_path / "train")
-    assert found["loss"][0][0] == 3
-    assert math.isnan(found["loss"][0][1])
-    assert found["huge"][0][1] == math.inf
+    train = events(tmp_path / "train")
+    assert train["loss"][0][0] == 3
+    assert math.isnan(train["loss"][0][1])
+    assert train["huge"][0][1] == math.inf
     assert events(tmp_path / "validation")["loss"][0][1] == math.inf
 
 
-def test_tensorboard_goes_on_in_a_new_file_when_one_is_large(tmp_path, folder, monkeypatch):
+def test_tensorboard_continues_in_a_new_file_when_one_is_large(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(orca.loggers.tensorboard.EventFile, "LARGE", 10_000)
     logger = TensorBoard(folder)
     logger.start(ABOUT)
@@ -319,7 +320,7 @@ def test_tensorboard_goes_on_in_a_new_file_when_one_is_large(tmp_path, folder, m
     assert [point[0] for point in events(tmp_path / "copy")["loss"]] == list(range(1, 2 * count + 2))
 
 
-def test_tensorboard_steps_told_again_replace_the_old_ones(tmp_path):
+def test_tensorboard_steps_reported_again_replace_the_old_ones(tmp_path):
     logger = TensorBoard(tmp_path)
     logger.start(ABOUT)
     logger.steps(1, {"loss": np.arange(6.0)})
@@ -328,20 +329,20 @@ def test_tensorboard_steps_told_again_replace_the_old_ones(tmp_path):
     assert [point[:2] for point in logger.summary("train", "loss")] == [(1, 0), (2, 1), (3, 2), (4, 10), (5, 11)]
 
 
-def test_tensorboard_summary_forgives_spelling_and_knows_the_old_names(tmp_path):
+def test_tensorboard_summary_ignores_spelling_and_knows_the_old_names(tmp_path):
     logger = TensorBoard(tmp_path)
     fit_twice(logger)
-    for given, tag in [("Loss", "loss"), ("LearningRate", "lr"), ("learning_rate", "lr"), ("EPOCH_loss", "epoch_loss")]:
-        assert logger.summary("train", given) == logger.points["train", tag]
+    for name, tag in [("Loss", "loss"), ("LearningRate", "lr"), ("learning_rate", "lr"), ("EPOCH_loss", "epoch_loss")]:
+        assert logger.summary("train", name) == logger.points["train", tag]
     assert logger.summary("train", "Throughput") == logger.points["train", "rows_per_s"]
-    for given in ("Top1Accuracy", "Accuracy", "val_accuracy"):
-        assert logger.summary("validation", given) == logger.points["validation", "accuracy"]
+    for name in ("Top1Accuracy", "Accuracy", "val_accuracy"):
+        assert logger.summary("validation", name) == logger.points["validation", "accuracy"]
     copy = logger.summary("train", "loss")
     copy.clear()
     assert logger.summary("train", "loss")
 
 
-def test_tensorboard_summary_says_what_there_is(tmp_path):
+def test_tensorboard_summary_names_the_existing_scalars(tmp_path):
     logger = TensorBoard(tmp_path)
     with pytest.raises(ArgumentError, match=r"split='train' has no values yet\. Call fit"):
         logger.summary("train", "loss")
@@ -366,8 +367,8 @@ logger.epoch({{"epoch": 1, "loss": 0.5, "val_loss": 0.5}})
 logger.end(None)
 print([name for name in ("torch", "tensorflow", "keras", "mlflow") if name in sys.modules])
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert said.stdout.strip() == "[]"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 # All
@@ -405,7 +406,7 @@ def test_callbacks_has_the_loggers_by_name():
         (lambda path: MLflow(tracking_uri=f"sqlite:///{path}/x.db"), "sqlalchemy", "pip install mlflow"),
     ],
 )
-def test_missing_package_is_named_with_the_command_that_brings_it(tmp_path, monkeypatch, make, package, words):
+def test_missing_package_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, make, package, words):
     pytest.importorskip("mlflow")
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
@@ -417,7 +418,7 @@ def test_missing_package_is_named_with_the_command_that_brings_it(tmp_path, monk
     logger.end(None)
 
 
-def test_arguments_that_cannot_work_are_named(tmp_path):
+def test_invalid_arguments_are_named(tmp_path):
     for make in (CSVLogger, JSONLLogger, TensorBoard):
         with pytest.raises(ArgumentError, match="path=5: expected a path or a URL"):
             make(5)

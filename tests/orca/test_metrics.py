@@ -1,4 +1,4 @@
-"""Metrics equal scikit-learn's on all rows, however the rows are cut, and names resolve or say why not."""
+"""Metrics equal scikit-learn's on all rows, however the rows are split, and names resolve or say why not."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def one(name: str) -> Metric:
 
 
 def in_pieces(metric: Metric, target: Any, output: Any, cuts: list[int], rng: np.random.Generator) -> float:
-    """Score the rows in pieces (some empty), on several ranks, with states that travel, in a random order."""
+    """Score the rows in pieces (some empty), on several ranks, with pickled states, in a random order."""
     bounds = sorted({0, len(target)} | {min(cut, len(target)) for cut in cuts})
     pieces = [slice(a, b) for a, b in itertools.pairwise(bounds)] + [slice(0, 0)] * 2
     rng.shuffle(pieces)  # type: ignore[arg-type]
     ranks: list[State] = [metric.empty() for _ in range(3)]
     for number, piece in enumerate(pieces):
         ranks[number % 3] = metric.update(ranks[number % 3], target[piece], output[piece])
-    travelled = pickle.loads(pickle.dumps([metric.empty(), *ranks]))
-    before = pickle.dumps(travelled)
-    value = pickle.loads(pickle.dumps(metric)).compute(metric.merge([travelled[0], metric.merge(travelled[1:])]))
-    assert pickle.dumps(travelled) == before, "merge changed its input"
+    pickled = pickle.loads(pickle.dumps([metric.empty(), *ranks]))
+    before = pickle.dumps(pickled)
+    value = pickle.loads(pickle.dumps(metric)).compute(metric.merge([pickled[0], metric.merge(pickled[1:])]))
+    assert pickle.dumps(pickled) == before, "merge changed its input"
     return float(value)
 
 
@@ -60,21 +60,21 @@ def classification(seed: int, rows: int, classes: int) -> tuple[np.ndarray, np.n
 
 @settings(deadline=None)
 @given(data_seeds, row_counts, cut_lists, st.integers(2, 12))
-def test_class_metrics_match_scikit_learn_however_rows_are_cut(
+def test_class_metrics_match_scikit_learn_however_rows_are_split(
     seed: int, rows: int, cuts: list[int], classes: int
 ) -> None:
     target, scores = classification(seed, rows, classes)
-    decided = scores.argmax(axis=1)
-    agrees(one("accuracy"), target, scores, cuts, sk.accuracy_score(target, decided), seed)
+    predicted = scores.argmax(axis=1)
+    agrees(one("accuracy"), target, scores, cuts, sk.accuracy_score(target, predicted), seed)
     one_hot = np.eye(classes, dtype=np.float32)[target]
-    agrees(one("accuracy"), one_hot, scores, cuts, sk.accuracy_score(target, decided), seed)
+    agrees(one("accuracy"), one_hot, scores, cuts, sk.accuracy_score(target, predicted), seed)
     for name, score in {
         "precision": sk.precision_score,
         "recall": sk.recall_score,
         "f1": sk.f1_score,
     }.items():
         for average in ("macro", "micro"):
-            expected = score(target, decided, average=average, zero_division=0)
+            expected = score(target, predicted, average=average, zero_division=0)
             agrees(one(f"{name}_{average}"), target, scores, cuts, expected, seed)
     k = min(5, classes - 1)
     top = sk.top_k_accuracy_score(target, scores, k=k, labels=range(classes)) if classes > 2 else None
@@ -93,10 +93,10 @@ def test_binary_metrics_match_scikit_learn_with_ties(
 ) -> None:
     rng = np.random.default_rng(seed)
     target, scores = rng.integers(0, 2, rows), rng.random(rows).round(digits)
-    decided = scores > threshold
+    predicted = scores > threshold
     for output in (scores, scores[:, None], scores.astype(np.float32)[:, None].astype(np.float64)):
-        output_decided = output.reshape(-1) > threshold
-        expected = sk.accuracy_score(target, output_decided)
+        output_predicted = output.reshape(-1) > threshold
+        expected = sk.accuracy_score(target, output_predicted)
         agrees(Accuracy(threshold=threshold), target, output, cuts, expected, seed)
         agrees(Accuracy(threshold=threshold), target[:, None].astype(float), output, cuts, expected, seed)
     for name, weight, score in [
@@ -105,7 +105,7 @@ def test_binary_metrics_match_scikit_learn_with_ties(
         ("f1", 0.5, sk.f1_score),
     ]:
         metric = ClassScore(name, weight, threshold=threshold)
-        agrees(metric, target, scores, cuts, score(target, decided, zero_division=0), seed)
+        agrees(metric, target, scores, cuts, score(target, predicted, zero_division=0), seed)
     area = sk.roc_auc_score(target, scores) if 0 < target.sum() < rows else math.nan
     agrees(one("auc"), target, scores, cuts, area, seed)
     agrees(one("auc"), target, np.stack([1 - scores, scores], axis=1), cuts, area, seed)
@@ -113,7 +113,7 @@ def test_binary_metrics_match_scikit_learn_with_ties(
 
 @settings(deadline=None)
 @given(data_seeds, row_counts, cut_lists, st.integers(0, 3), st.sampled_from([0.0, 1e6]))
-def test_regression_metrics_match_scikit_learn_however_rows_are_cut(
+def test_regression_metrics_match_scikit_learn_however_rows_are_split(
     seed: int, rows: int, cuts: list[int], columns: int, offset: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -137,7 +137,7 @@ def test_function_metric_sees_every_row_once(seed: int, rows: int, cuts: list[in
 
 @settings(deadline=None)
 @given(data_seeds, row_counts, cut_lists)
-def test_auc_of_several_labels_a_row_is_the_mean_over_columns(seed: int, rows: int, cuts: list[int]) -> None:
+def test_auc_of_several_labels_per_row_is_the_mean_over_columns(seed: int, rows: int, cuts: list[int]) -> None:
     rng = np.random.default_rng(seed)
     target, logits = rng.integers(0, 2, (rows + 2, 3)), rng.normal(size=(rows + 2, 3))
     target[0], target[1] = 0, 1
@@ -154,7 +154,7 @@ def test_auc_of_logits_equals_auc_of_probabilities(classes: int) -> None:
     assert roc_auc(target, np.log(softmax)) == pytest.approx(expected, abs=EXACT)
 
 
-def test_auc_leaves_out_classes_that_are_absent_and_is_nan_for_one_class() -> None:
+def test_auc_skips_absent_classes_and_is_nan_for_one_class() -> None:
     scores = np.array([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1]])
     assert roc_auc([0, 1, 0], scores) == 1.0
     assert math.isnan(roc_auc([1, 1, 1], scores))
@@ -180,7 +180,7 @@ def test_accuracy_of_images_in_the_torch_layout() -> None:
     assert Accuracy().compute(Accuracy().update({}, mask, sure)) == ((sure > 0.5) == mask).mean()
 
 
-def test_class_axis_settles_a_square_output() -> None:
+def test_class_axis_decides_for_a_square_output() -> None:
     scores, target = (
         np.random.default_rng(3).random((5, 4, 4)),
         np.random.default_rng(4).integers(0, 4, (5, 4)),
@@ -190,7 +190,7 @@ def test_class_axis_settles_a_square_output() -> None:
         assert metric.compute(metric.update({}, target, scores)) == (scores.argmax(axis=axis) == target).mean()
 
 
-def test_binary_accuracy_asks_a_question_per_element_and_integers_are_decisions() -> None:
+def test_binary_accuracy_decides_per_element_and_integers_are_decisions() -> None:
     target, output = np.array([[1, 0, 1], [1, 1, 0]]), np.array([[0.9, 0.2, 0.1], [0.8, 0.4, 0.3]])
     metric = one("BinaryAccuracy")
     assert metric.compute(metric.update({}, target, output)) == pytest.approx(4 / 6)
@@ -203,7 +203,7 @@ def test_ignored_class_is_not_a_row() -> None:
     assert state == {"sum": 2, "count": 3}
 
 
-def test_top1_equals_accuracy_on_ties_and_nan_scores_are_not_right() -> None:
+def test_top1_equals_accuracy_on_ties_and_nan_scores_are_not_correct() -> None:
     scores, target = np.zeros((4, 3)), np.array([0, 1, 2, 0])
     assert Accuracy(top=1).compute(Accuracy(top=1).update({}, target, scores)) == 0.5
     top2 = Accuracy(top=2)
@@ -233,7 +233,7 @@ def test_r2_of_a_constant_column_follows_scikit_learn() -> None:
     assert math.isnan(R2().compute(R2().update({}, [1.0], [1.0])))
 
 
-def test_kept_arrays_survive_a_reused_buffer() -> None:
+def test_stored_arrays_survive_a_reused_buffer() -> None:
     buffer, metric = np.array([0.0, 1.0]), FunctionMetric(lambda target, output: output.sum(), "total")
     state = metric.update({}, buffer, buffer)
     buffer[:] = 9
@@ -313,7 +313,7 @@ def test_adapt_translates_framework_objects_and_unknown_names_first() -> None:
     [
         ("acuracy", ["metrics='acuracy'", "Did you mean 'accuracy'?", "rmse"]),
         (7, ["metrics=7", "Known: accuracy"]),
-        (["acc", "accuracy"], ["'accuracy' is there twice"]),
+        (["acc", "accuracy"], ["'accuracy' occurs twice"]),
         ({"loss": "mse"}, ["'loss'"]),
         (lambda target, output: 0.0, ["has no name", "metrics={'my_name': ...}"]),
     ],
@@ -329,16 +329,16 @@ def test_an_unusable_specification_says_what_to_do(spec: object, words: list[str
     ("name", "target", "output", "words"),
     [
         ("acc", [0, 1], np.zeros((3, 2)), "2 rows of targets and 3 rows"),
-        ("acc", np.zeros((2, 3)), np.zeros((2, 5)), "do not fit"),
+        ("acc", np.zeros((2, 3)), np.zeros((2, 5)), "do not match"),
         ("acc", [[1, 1], [0, 1]], np.zeros((2, 2)), "binary_accuracy"),
         ("acc", [0.2, 0.7], np.zeros(2), "class numbers"),
         ("acc", [1, 2, 3], np.zeros((3, 3)), "from 0"),
         ("top5", [-100, 0], np.zeros((2, 9)), "ignore_class"),
         ("f1", [0, 2], np.zeros((2, 3)), "_macro"),
-        ("mae", np.zeros((2, 3)), np.zeros((2, 2)), "do not fit"),
-        ("mae", np.zeros((2, 3)), np.zeros((2,)), "do not fit"),
+        ("mae", np.zeros((2, 3)), np.zeros((2, 2)), "do not match"),
+        ("mae", np.zeros((2, 3)), np.zeros((2,)), "do not match"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(name: str, target: Any, output: Any, words: str) -> None:
+def test_arrays_that_do_not_match_are_refused(name: str, target: Any, output: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         one(name).update({}, target, output)

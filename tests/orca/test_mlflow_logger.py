@@ -1,4 +1,4 @@
-"""The MLflow logger writes to real tracking stores, into runs of its own or the program's."""
+"""The MLflow logger writes to real tracking stores, into its own runs or the program's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.orca.test_loggers import ABOUT, mlflow_settings, record  # noqa: F401
 
 @pytest.fixture(params=["file", "sqlite"])
 def store(request, tmp_path, monkeypatch):
-    """A tracking store of its own; MLflow's global settings are as before after the test."""
+    """A separate tracking store; MLflow's global settings are restored after the test."""
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
     if request.param == "sqlite":
-        # mlflow-skinny does not bring them.
+        # mlflow-skinny does not install them.
         pytest.importorskip("sqlalchemy")
         pytest.importorskip("alembic")
         yield f"sqlite:///{tmp_path}/runs.db"
@@ -64,7 +64,7 @@ def test_mlflow_logs_params_metrics_and_tags_in_a_run_of_its_own(store):
     assert not {"epoch", "step"} & set(run.data.metrics)
 
 
-def test_mlflow_makes_a_run_per_fit_and_marks_the_failed_one(store):
+def test_mlflow_starts_a_run_per_fit_and_marks_the_failed_one(store):
     logger = MLflow("digits", tracking_uri=store)
     ended = []
     for error in (None, RuntimeError("rank 1 died"), KeyboardInterrupt()):
@@ -124,7 +124,7 @@ def test_mlflow_refuses_to_join_a_run_elsewhere(store, tmp_path):
         assert mlflow.active_run().info.run_id == mine.info.run_id == joined.run_id
 
 
-def test_mlflow_takes_any_config_and_any_metric_name(store):
+def test_mlflow_accepts_any_config_and_any_metric_name(store):
     config = {f"key{number}": number for number in range(250)}
     config |= {"long": "x" * 10_000, "odd@name!": 1, "..": 2, "a//b": 3, "": {}, "k" * 400: 4, "fn": len, 5: {6: 7}}
     logger = MLflow("digits", tracking_uri=store)
@@ -150,7 +150,7 @@ def test_mlflow_ends_as_failed_a_run_that_was_never_ended(store):
     assert client(store).get_run(logger.run_id).info.status == "FINISHED"
 
 
-def test_mlflow_run_ends_also_if_the_user_ended_it_before(store):
+def test_mlflow_run_ends_even_if_the_user_ended_it_before(store):
     import mlflow
 
     logger = MLflow("digits", tracking_uri=store)

@@ -1,4 +1,4 @@
-"""`orca predict`: files in, a file out, with the numbers of the model."""
+"""`orca predict`: files in, a file out, with the outputs of the model."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ import pytest
 from tests.backends.openvino_models import dense, dense_result, image, image_result, two
 
 x = np.random.default_rng(0).normal(size=(700, 6)).astype("f4")
-wanted = dense_result(x)
+expected = dense_result(x)
 
 
 def orca(*arguments, code=0):
     command = [sys.executable, "-m", "orca.cli", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+    run = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert run.returncode == code, run.stderr
+    return run.stdout if code == 0 else run.stderr
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("cli")
-    dense(made / "dense.xml")
-    return made
+    path = tmp_path_factory.mktemp("cli")
+    dense(path / "dense.xml")
+    return path
 
 
 def test_npy_to_npy_with_a_bar(folder):
     np.save(folder / "x.npy", x)
     command = [sys.executable, "-m", "orca.cli", "predict", folder / "dense.xml", folder / "x.npy", folder / "y.npy"]
-    done = subprocess.run(
+    run = subprocess.run(
         [*map(str, command), "--progress", "--batch-size", "16"], capture_output=True, text=True, timeout=170
     )
-    assert done.returncode == 0, done.stderr
-    assert "700/700" in done.stderr
-    assert "row/s" in done.stderr
-    assert "700 rows in" in done.stdout
-    assert "rows/s" in done.stdout
-    np.testing.assert_allclose(np.load(folder / "y.npy"), wanted, atol=1e-5)
+    assert run.returncode == 0, run.stderr
+    assert "700/700" in run.stderr
+    assert "row/s" in run.stderr
+    assert "700 rows in" in run.stdout
+    assert "rows/s" in run.stdout
+    np.testing.assert_allclose(np.load(folder / "y.npy"), expected, atol=1e-5)
 
 
 def test_several_csv_files_to_parquet_and_csv(folder):
@@ -48,20 +48,20 @@ def test_several_csv_files_to_parquet_and_csv(folder):
     frame[:300].to_csv(folder / "part-0.csv", index=False)
     frame[300:].to_csv(folder / "part-1.csv", index=False)
     orca("predict", folder / "dense.xml", folder / "part-*.csv", folder / "out.parquet", "--columns", "a,b,c,d,e,f")
-    found = pd.read_parquet(folder / "out.parquet")
-    assert list(found.columns) == [*"abcdef", "id", "prediction"]
-    assert found["id"].tolist() == list(range(700))
-    np.testing.assert_allclose(np.stack(found["prediction"]), wanted, atol=1e-5)
+    table = pd.read_parquet(folder / "out.parquet")
+    assert list(table.columns) == [*"abcdef", "id", "prediction"]
+    assert table["id"].tolist() == list(range(700))
+    np.testing.assert_allclose(np.stack(table["prediction"]), expected, atol=1e-5)
     options = ("--columns", "a,b,c,d,e,f", "--output-cols", "score")
     orca("predict", folder / "dense.xml", folder / "part-*.csv", folder / "out.csv", *options)
-    found = pd.read_csv(folder / "out.csv")
-    np.testing.assert_allclose(found[[f"score_{k}" for k in range(5)]].to_numpy(), wanted, atol=1e-5)
+    table = pd.read_csv(folder / "out.csv")
+    np.testing.assert_allclose(table[[f"score_{k}" for k in range(5)]].to_numpy(), expected, atol=1e-5)
 
 
 def test_parquet_columns_are_found_by_the_names_of_the_inputs(folder):
     pd.DataFrame({"features": list(x), "id": np.arange(700)}).to_parquet(folder / "rows.parquet")
     orca("predict", folder / "dense.xml", f"file://{folder}/rows.parquet", f"file://{folder}/far.parquet")
-    np.testing.assert_allclose(np.stack(pd.read_parquet(folder / "far.parquet")["prediction"]), wanted, atol=1e-5)
+    np.testing.assert_allclose(np.stack(pd.read_parquet(folder / "far.parquet")["prediction"]), expected, atol=1e-5)
 
 
 def test_images_are_resized_to_the_model(folder):
@@ -72,16 +72,16 @@ def test_images_are_resized_to_the_model(folder):
         Image.fromarray(picture).save(folder / f"{number}.png")
     image(folder / "image.xml")
     orca("predict", folder / "image.xml", folder / "*.png", folder / "images.parquet", "--scale", "255")
-    found = pd.read_parquet(folder / "images.parquet")
-    assert [path.rpartition("/")[2] for path in found["path"]] == [f"{number}.png" for number in range(5)]
+    table = pd.read_parquet(folder / "images.parquet")
+    assert [path.rpartition("/")[2] for path in table["path"]] == [f"{number}.png" for number in range(5)]
     right = image_result(pictures.transpose(0, 3, 1, 2) / 255)
-    np.testing.assert_allclose(np.stack(found["prediction"]), right, atol=1e-5)
+    np.testing.assert_allclose(np.stack(table["prediction"]), right, atol=1e-5)
 
 
-def test_mistakes_are_one_sentence_and_leave_no_file(folder):
+def test_errors_are_one_sentence_and_leave_no_file(folder):
     np.save(folder / "narrow.npy", x[:, :5])
-    said = orca("predict", folder / "dense.xml", folder / "narrow.npy", folder / "none.npy", code=1)
-    assert said.startswith("DataError: The input 'features' [?, 6] does not take rows of shape [5]")
+    message = orca("predict", folder / "dense.xml", folder / "narrow.npy", folder / "none.npy", code=1)
+    assert message.startswith("DataError: The input 'features' [?, 6] does not take rows of shape [5]")
     assert not list(folder.glob("none*"))
     assert "does not exist" in orca("predict", folder / "absent.xml", folder / "x.npy", folder / "none.npy", code=1)
     assert "does not exist" in orca("predict", folder / "dense.xml", folder / "absent.npy", folder / "none.npy", code=1)
@@ -103,31 +103,31 @@ def test_types_of_a_csv_file_hold_for_all_its_rows(folder):
     text = whole[:-1].to_csv(index=False) + frame[-1:].to_csv(index=False, header=False)
     (folder / "late.csv").write_text(text)
     orca("predict", folder / "dense.xml", folder / "late.csv", folder / "late.parquet", *ROWS)
-    found = pd.read_parquet(folder / "late.parquet")
-    assert len(found) == 120_000
-    assert found["f"].iloc[-1] == 0.5
-    assert found["note"].iloc[-1] == "last"
-    assert found["a"].dtype == np.int64
+    table = pd.read_parquet(folder / "late.parquet")
+    assert len(table) == 120_000
+    assert table["f"].iloc[-1] == 0.5
+    assert table["note"].iloc[-1] == "last"
+    assert table["a"].dtype == np.int64
     np.testing.assert_allclose(
-        np.stack(found["prediction"][-9:]), dense_result(frame[list("abcdef")][-9:].to_numpy("f4")), atol=1e-5
+        np.stack(table["prediction"][-9:]), dense_result(frame[list("abcdef")][-9:].to_numpy("f4")), atol=1e-5
     )
 
 
-def test_files_with_other_types_are_made_alike_or_refused(folder):
+def test_files_with_different_types_are_unified_or_refused(folder):
     frame = pd.DataFrame(x[:20], columns=list("abcdef"))
     for ending, write in ((".csv", lambda f, p: f.to_csv(p, index=False)), (".parquet", lambda f, p: f.to_parquet(p))):
         write((frame * 9).round().astype(int), folder / f"mixed-0{ending}")
         write(frame, folder / f"mixed-1{ending}")
         orca("predict", folder / "dense.xml", folder / f"mixed-*{ending}", folder / "alike.parquet", *ROWS)
-        found = pd.read_parquet(folder / "alike.parquet")
-        np.testing.assert_allclose(np.stack(found["prediction"][20:]), wanted[:20], atol=1e-5)
+        table = pd.read_parquet(folder / "alike.parquet")
+        np.testing.assert_allclose(np.stack(table["prediction"][20:]), expected[:20], atol=1e-5)
     frame.assign(a="text").to_parquet(folder / "mixed-2.parquet")
-    said = orca("predict", folder / "dense.xml", folder / "mixed-*.parquet", folder / "none.parquet", *ROWS, code=1)
-    assert said.startswith("DataError: ")
-    assert "mixed-2.parquet: column 'a' is" in said
+    message = orca("predict", folder / "dense.xml", folder / "mixed-*.parquet", folder / "none.parquet", *ROWS, code=1)
+    assert message.startswith("DataError: ")
+    assert "mixed-2.parquet: column 'a' is" in message
     frame.rename(columns={"a": "z"}).to_parquet(folder / "mixed-2.parquet")
-    said = orca("predict", folder / "dense.xml", folder / "mixed-*.parquet", folder / "none.parquet", *ROWS, code=1)
-    assert "have different columns: a, z" in said
+    message = orca("predict", folder / "dense.xml", folder / "mixed-*.parquet", folder / "none.parquet", *ROWS, code=1)
+    assert "have different columns: a, z" in message
     assert not list(folder.glob("none*"))
 
 
@@ -136,9 +136,9 @@ def test_no_rows_give_a_file_with_columns_and_no_rows(folder):
     np.save(folder / "empty.npy", x[:0])
     for source in ("empty.csv", "empty.npy"):
         orca("predict", folder / "dense.xml", folder / source, folder / "empty.parquet")
-        found = pd.read_parquet(folder / "empty.parquet")
-        assert len(found) == 0
-        assert list(found.columns) == (["features", "id", "prediction"] if source == "empty.csv" else ["prediction"])
+        table = pd.read_parquet(folder / "empty.parquet")
+        assert len(table) == 0
+        assert list(table.columns) == (["features", "id", "prediction"] if source == "empty.csv" else ["prediction"])
         orca("predict", folder / "dense.xml", folder / source, folder / "empty-out.csv")
         assert "prediction" in (folder / "empty-out.csv").read_text()
     orca("predict", folder / "dense.xml", folder / "empty.npy", folder / "empty-out.npy")
@@ -155,9 +155,9 @@ def test_a_batch_of_one_does_not_make_tiny_pieces(folder):
     assert (written.num_rows, written.num_row_groups) == (5600, 2)
 
 
-def test_images_and_a_model_for_something_else(folder):
+def test_images_for_a_model_that_takes_none_are_refused(folder):
     from PIL import Image
 
     Image.fromarray(np.zeros((8, 8, 3), "u1")).save(folder / "black.jpg")
-    said = orca("predict", folder / "dense.xml", folder / "black.jpg", folder / "none.parquet", code=1)
-    assert said.startswith("DataError: Images go to a model with one input of four axes")
+    message = orca("predict", folder / "dense.xml", folder / "black.jpg", folder / "none.parquet", code=1)
+    assert message.startswith("DataError: Images go to a model with one input of four axes")
