@@ -222,7 +222,7 @@ def test_early_stopping_ends_all_ranks_together_and_restores_the_best(local: Con
     best = min(history["val_loss"])
     assert stop.best == best  # rank 0's copy came back
     assert est.evaluate(noisy[0], 1 - noisy[1])["loss"] == pytest.approx(best, rel=1e-6)
-    with pytest.raises(ArgumentError, match="EarlyStopping watches 'val_loss': give validation_data="):
+    with pytest.raises(ArgumentError, match="EarlyStopping monitors 'val_loss': give validation_data="):
         estimator().fit(x, y, callbacks=[EarlyStopping()])
     with pytest.raises(WorkerError, match="monitor='accuracy' is not among the results: epoch, loss"):
         estimator().fit(x, y, callbacks=[EarlyStopping("accuracy")])
