@@ -17,12 +17,12 @@ import cloudpickle
 from orca.launch.base import Hello, Meeting
 
 GOODBYE = object()
-"""What `receive` is given when the other side has closed or died."""
+"""Passed to `receive` when the other side has closed the connection or died."""
 
 _AUTH_SECONDS = 20.0
 
 
-def _say_at_once(sock: socket.socket) -> None:
+def _send_at_once(sock: socket.socket) -> None:
     # Small messages must not wait for an acknowledgement of the one before (40 ms a call).
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -96,7 +96,7 @@ class Link:
 
 
 class Listening:
-    """A socket bound to port 0 and held, so that nobody else can take the port; who knows the key is let in."""
+    """A socket bound to port 0 and held, so that no other process takes the port; only peers with the key get in."""
 
     def __init__(self, host: str, serve: Callable[[mpc.Connection], None]) -> None:
         self._serve = serve
@@ -111,7 +111,7 @@ class Listening:
             return
         self._open = False
         try:
-            # A blocked accept() is not woken by close(): knock once.
+            # close() does not wake a blocked accept(): connect once.
             socket.create_connection((self.meeting.host, self.meeting.port), timeout=1).close()
         except OSError:
             pass
@@ -127,7 +127,7 @@ class Listening:
             if not self._open:
                 connection.close()
                 return
-            # A stranger who connects and says nothing blocks only his own thread.
+            # A silent unauthenticated peer ties up only its own thread.
             threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
 
     def _let_in(self, connection: mpc.Connection) -> None:
@@ -138,7 +138,7 @@ class Listening:
             mpc.deliver_challenge(connection, self.meeting.key)
             mpc.answer_challenge(connection, self.meeting.key)
             with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-                _say_at_once(duplicate)
+                _send_at_once(duplicate)
         except Exception:
             connection.close()
             return
@@ -148,7 +148,7 @@ class Listening:
 
 
 class Door(Listening):
-    """The driver's way in for its ranks: each says hello first and is admitted."""
+    """Where ranks join the driver: each sends its Hello first and is then admitted."""
 
     def __init__(self, host: str, admit: Callable[[Hello, mpc.Connection], None]) -> None:
         self._admit = admit
@@ -164,12 +164,12 @@ class Door(Listening):
 
 
 def knock(meeting: Meeting) -> tuple[mpc.Connection, str]:
-    """Connect to a listening socket and prove to know the key; return the connection and our own address on it."""
+    """Connect to a listening socket and authenticate with the key; return the connection and our own address on it."""
     with socket.socket() as sock:
         sock.settimeout(_AUTH_SECONDS)
         sock.connect((meeting.host, meeting.port))
         sock.settimeout(None)
-        _say_at_once(sock)
+        _send_at_once(sock)
         address = str(sock.getsockname()[0])
         connection = mpc.Connection(sock.detach())
     mpc.answer_challenge(connection, meeting.key)
@@ -178,7 +178,7 @@ def knock(meeting: Meeting) -> tuple[mpc.Connection, str]:
 
 
 def connect(meeting: Meeting, hello: Callable[[str], Hello]) -> mpc.Connection:
-    """Connect a rank to its driver; `hello` is given the local address by which the driver sees us."""
+    """Connect a rank to its driver; `hello` is called with our address as the driver sees it."""
     connection, address = knock(meeting)
     connection.send_bytes(pack(hello(address)))
     return connection

@@ -23,7 +23,7 @@ _TAIL_LINES = 20
 
 
 class Nursery:
-    """The driver's side of one zygote process: orders forks and kills, hears of exits."""
+    """The driver's side of one zygote process: it requests forks and kills and receives exit codes."""
 
     def __init__(self, preload: tuple[str, ...]) -> None:
         environment = dict(os.environ, PYTHONUNBUFFERED="1")
@@ -80,31 +80,31 @@ class Nursery:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told = json.loads(line)
-            if "forked" in told:
-                # Numbers of processes come back: a new one is not the one that ended under its number before.
-                self._exited.pop(told["forked"], None)
-                self._forked[told["name"]] = told["forked"]
-            elif "exited" in told:
-                self._exited[told["exited"]] = told["code"]
+            answer = json.loads(line)
+            if "forked" in answer:
+                # Process ids are reused: a new process is not the one that ended under its id before.
+                self._exited.pop(answer["forked"], None)
+                self._forked[answer["name"]] = answer["forked"]
+            elif "exited" in answer:
+                self._exited[answer["exited"]] = answer["code"]
         self._process.stdout.close()
 
 
 _nurseries: dict[tuple[str, ...], Nursery] = {}
-# A forked child of the driver has copies of these, but they are not his.
+# A forked child of the driver has copies of these, but they belong to the driver.
 os.register_at_fork(after_in_child=_nurseries.clear)
 
 
 def nursery(preload: tuple[str, ...]) -> Nursery:
     """Return the zygote that has these modules imported, starting it if needed."""
-    found = _nurseries.get(preload)
-    if found is None or not found.alive:
-        found = _nurseries[preload] = Nursery(preload)
-    return found
+    existing = _nurseries.get(preload)
+    if existing is None or not existing.alive:
+        existing = _nurseries[preload] = Nursery(preload)
+    return existing
 
 
 def close_nurseries() -> None:
-    """End all zygotes; called when the context stops. If the driver dies, they leave by themselves."""
+    """End all zygotes; called when the context stops. If the driver dies, they exit by themselves."""
     while _nurseries:
         _nurseries.popitem()[1].close()
 
@@ -125,10 +125,7 @@ class LocalLauncher(Launcher):
         return self._cores
 
     def advice(self, world: int) -> str:
-        return (
-            f"Use workers={self._cores}, or say that more processes than cores are wanted with "
-            f"init_orca_context(cores={world})."
-        )
+        return f"Use workers={self._cores}, or allow more processes than cores with init_orca_context(cores={world})."
 
     def start(self, world: int, meeting: Meeting) -> None:
         self._nursery = nursery(self._preload)
@@ -189,7 +186,7 @@ class LocalLauncher(Launcher):
                             house.kill(pid)
                 wait_until(all_gone, _KILL_SECONDS)
         for hello in hellos.values():
-            # With the zygote dead nobody else ends a rank that was stopped.
+            # With the zygote dead nothing else ends a stopped rank.
             kill(hello)
         if self._folder is not None:
             self._folder.remove()

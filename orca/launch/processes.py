@@ -1,4 +1,4 @@
-"""Facts about processes of this host: whether a rank's still lives, how one ended, how to end one."""
+"""Processes of this host: whether a rank's is alive, how one ended, and how to end one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 from orca.launch.base import Hello
 
 _CLOCK_SECONDS = 2.0
-"""By how much a process's time of birth may seem to change: it is counted from the machine's start, by its clock."""
+"""Tolerance for a process's start time, which is derived from the machine's boot time and its clock."""
 
 
 def _same(process: psutil.Process, hello: Hello) -> bool:
@@ -20,7 +20,7 @@ def _same(process: psutil.Process, hello: Hello) -> bool:
 
 
 def lives(hello: Hello) -> bool:
-    """Whether the very process that said hello is still there (its number may belong to another by now)."""
+    """Whether the process that sent this Hello is still alive (its id may belong to another by now)."""
     try:
         process = psutil.Process(hello.pid)
         return _same(process, hello) and process.status() != psutil.STATUS_ZOMBIE
@@ -29,7 +29,7 @@ def lives(hello: Hello) -> bool:
 
 
 def kill(hello: Hello) -> None:
-    """End the very process that said hello, if it is still there."""
+    """End the process that sent this Hello, if it is still alive."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(hello.pid)
         if _same(process, hello):
@@ -40,7 +40,7 @@ def explain_exit(code: int) -> str:
     """Say in words how a process ended, from its exit code (negative: a signal).
 
     >>> explain_exit(-9)
-    'killed by SIGKILL (often the sign of too little memory)'
+    'killed by SIGKILL (often a sign of too little memory)'
     >>> explain_exit(3)
     'exit code 3'
     """
@@ -50,7 +50,7 @@ def explain_exit(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = " (often the sign of too little memory)" if name == "SIGKILL" else ""
+    hint = " (often a sign of too little memory)" if name == "SIGKILL" else ""
     return f"killed by {name}{hint}"
 
 

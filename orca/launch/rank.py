@@ -11,7 +11,8 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import psutil
@@ -26,13 +27,13 @@ _ORPHAN_EXIT = 70
 
 
 class RankContext:
-    """A rank's view of its gang: its place, its data, a way to report and a way to meet the other ranks."""
+    """A rank's view of its gang: its place, its data, and how to reach the driver and the other ranks."""
 
     def __init__(self, place: Rank, link: Link) -> None:
         self.place = place
         self.sources: Mapping[str, Sequence[Handle]] = {}
         self.memory: dict[str, Any] = {}
-        """Kept between calls for as long as the process lives: process groups, replicas."""
+        """Values kept between calls, for as long as the process lives: process groups, replicas."""
         self._link = link
         self._gathered: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
         self._turns: dict[int, int] = {}
@@ -103,7 +104,7 @@ class _Tee(io.TextIOBase):
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    """Turn an exception into something that always travels: text first, the object where it can."""
+    """Turn an exception into something that can always be pickled: its text, and the object where possible."""
     try:
         text, message = "".join(traceback.format_exception(error)), str(error)
     except Exception:
@@ -140,72 +141,84 @@ def _run(context: RankContext, task: bytes, deliveries: bytes) -> tuple[str, Any
 
 
 def _extend_path(entries: list[str]) -> None:
-    """Modules next to the user's script are pickled by name: make them importable here too."""
+    """Make modules next to the user's script importable here too: they are pickled by name."""
     sys.path.extend(entry for entry in entries if entry not in sys.path and os.path.isdir(entry))
 
 
-def serve(
-    meeting: Meeting,
-    rank: int,
-    *,
-    path: list[str] | None = None,
-    echo: bool = True,
-) -> None:
+class _Service:
+    """A rank's end of the channel: it receives calls, and sends heartbeats until the rank leaves."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        me = psutil.Process()
+        connection = connect(
+            meeting,
+            lambda address: Hello(
+                rank, os.uname().nodename, host_id(), address, me.pid, me.create_time(), usable_cpus()
+            ),
+        )
+        self.inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self.link = Link(connection, self._receive)
+        self.link.open()
+        kind, place = self.inbox.get()
+        assert kind == "welcome", kind
+        self.context = RankContext(place, self.link)
+        threading.Thread(target=self._beat, name="orca-beat", daemon=True).start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self.context.close()
+        self.link.close()
+
+    def _receive(self, message: Any) -> None:
+        if message is GOODBYE:
+            if not self._stopping.is_set():
+                # The driver is gone or has given up this gang. A rank may be deep inside a collective that never
+                # returns, so exiting the hard way is the only sure way.
+                os._exit(_ORPHAN_EXIT)
+        elif message[0] == "gathered":
+            self.context._gathered.put(message[1])
+        else:
+            self.inbox.put(message)
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(BEAT_SECONDS):
+            self.link.send(("beat",))
+
+
+@contextmanager
+def _reported_output(context: RankContext, echo: bool) -> Iterator[None]:
+    """Send what the rank prints to the driver as well; without `echo` only there."""
+
+    def reporting(name: str) -> Callable[[str], None]:
+        return lambda line: context.emit(LogLine(context.place.rank, line, name))
+
+    # Looked up here, not at import: sys.stdout differs between a forked rank and a runtime's own worker.
+    streams = sys.stdout, sys.stderr
+    sys.stdout = _Tee(streams[0], reporting("stdout"), echo)
+    sys.stderr = _Tee(streams[1], reporting("stderr"), echo)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def serve(meeting: Meeting, rank: int, *, path: list[str] | None = None, echo: bool = True) -> None:
     """Join the driver's gang as `rank` and run its calls until the driver says stop or disappears.
 
     Without `echo` the rank's output goes to the driver only, for runtimes whose workers share the user's terminal.
     """
     _extend_path(path or [])
-    me = psutil.Process()
-    connection = connect(
-        meeting,
-        lambda address: Hello(rank, os.uname().nodename, host_id(), address, me.pid, me.create_time(), usable_cpus()),
-    )
-    inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-    stopping = threading.Event()
-    context: RankContext | None = None
-
-    def receive(message: Any) -> None:
-        if message is GOODBYE:
-            if not stopping.is_set():
-                # The driver is gone or has given this gang up. A rank may be deep inside a collective
-                # that never returns, so leaving the hard way is the only sure way.
-                os._exit(_ORPHAN_EXIT)
-            return
-        if message[0] == "gathered":
-            assert context is not None
-            context._gathered.put(message[1])
-        else:
-            inbox.put(message)
-
-    link = Link(connection, receive)
-    link.open()
-    kind, place = inbox.get()
-    assert kind == "welcome", kind
-    context = RankContext(place, link)
+    service = _Service(meeting, rank)
+    threads = service.context.place.threads
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[variable] = str(place.threads)
-    threadpoolctl.threadpool_limits(place.threads)
-
-    def beat() -> None:
-        while not stopping.wait(BEAT_SECONDS):
-            link.send(("beat",))
-
-    threading.Thread(target=beat, name="orca-beat", daemon=True).start()
-    # Looked up here, not at import: sys.stdout differs between a forked rank and a runtime's own worker.
-    streams = sys.stdout, sys.stderr
-    sys.stdout = _Tee(streams[0], lambda line: context.emit(LogLine(rank, line, "stdout")), echo)
-    sys.stderr = _Tee(streams[1], lambda line: context.emit(LogLine(rank, line, "stderr")), echo)
+        os.environ[variable] = str(threads)
+    threadpoolctl.threadpool_limits(threads)
     try:
-        while True:
-            message = inbox.get()
-            if message[0] == "stop":
-                break
-            _extend_path(message[3])
-            outcome, payload = _run(context, message[1], message[2])
-            link.send((outcome, payload))
+        with _reported_output(service.context, echo):
+            while (message := service.inbox.get())[0] != "stop":
+                _, task, deliveries, driver_path = message
+                _extend_path(driver_path)
+                service.link.send(_run(service.context, task, deliveries))
     finally:
-        sys.stdout, sys.stderr = streams
-        stopping.set()
-        context.close()
-        link.close()
+        service.close()

@@ -100,7 +100,7 @@ class RayLauncher(Launcher):
         self._nodes = [nodes[rank] for rank in range(world)]
         actor = ray.remote(_RankActor)
         for rank, node in enumerate(self._nodes):
-            # Actors hold no CPU themselves: an idle warm gang must not starve the user's own Ray work.
+            # Actors hold no CPUs: an idle warm gang must not starve the user's own Ray work.
             rank_actor = actor.options(
                 num_cpus=0,
                 max_restarts=0,
@@ -138,7 +138,7 @@ class RayLauncher(Launcher):
         self._busy = False
         if self._timer is not None:
             self._timer.cancel()
-        # Ray needs up to a second to give back what was just freed: keep it for the next call, but not for long.
+        # Ray needs up to a second to return freed CPUs: keep them for the next call, but not for long.
         self._timer = threading.Timer(_IDLE_SECONDS, self.rest)
         self._timer.daemon = True
         self._timer.start()
@@ -160,7 +160,7 @@ class RayLauncher(Launcher):
             except ray.exceptions.RayActorError as error:
                 text = " ".join(str(error).split())
                 detail = text.partition("Worker exit detail:")[2] or text
-                reason = f"its Ray worker process was killed or has crashed ({detail[:200].strip()})"
+                reason = f"its Ray worker process was killed or crashed ({detail[:200].strip()})"
             except Exception as error:
                 reason = f"its actor raised {error}"
             gone[self._serving.index(ref)] = reason
@@ -181,7 +181,7 @@ class RayLauncher(Launcher):
         self._actors, self._serving, self._nodes = [], [], []
 
     def _make_sure(self, hellos: Mapping[int, Hello]) -> None:
-        """A stopped process does not obey Ray's polite kill: send the signal from a task on its own node."""
+        """End processes that ignore Ray's kill, such as stopped ones, with a signal from a task on their node."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -202,7 +202,7 @@ class RayLauncher(Launcher):
 
     @staticmethod
     def _await_sources(sources: Mapping[str, Source]) -> None:
-        """Pending transformations need the CPUs first."""
+        """Wait for pending transformations, which need the CPUs first."""
         import ray
 
         refs = list(dict.fromkeys(shard.ref for source in sources.values() for shard in source.handles()))

@@ -104,7 +104,7 @@ def _records(batches: Iterator[Any]) -> Iterator[tuple[str, int, memoryview]]:
 
 
 class SparkLauncher(Launcher):
-    """Starts the ranks anew for each call; Spark keeps its Python workers, so only the first start is slow."""
+    """Starts new ranks for each call; Spark keeps its Python workers, so only the first start is slow."""
 
     runtime = "spark"
     warm = False
@@ -121,19 +121,17 @@ class SparkLauncher(Launcher):
         self._done = -1
 
     def slots(self, wanted: int = 0) -> int:
-        found = self._count_slots()
         if not self._spark.master.startswith("local["):
-            # Executors of a young cluster register one by one; give them a moment before saying no.
+            # Executors of a young cluster register one by one; give them a moment.
             wait_until(lambda: self._count_slots() >= wanted, _REGISTER_SECONDS, step=0.2)
-            found = self._count_slots()
-        return found
+        return self._count_slots()
 
     def _count_slots(self) -> int:
         conf = self._spark.getConf()
         per_task = int(conf.get("spark.task.cpus", "1"))
         fixed = conf.get("spark.default.parallelism")
         if fixed is not None or conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-            # Here the default parallelism does not tell the number of cores: count them by the settings.
+            # Here the default parallelism is not the number of cores: compute it from the settings.
             executors = conf.get("spark.dynamicAllocation.maxExecutors", conf.get("spark.executor.instances", "0"))
             cores = int(executors) * int(conf.get("spark.executor.cores", "1"))
             if cores:
@@ -189,16 +187,16 @@ class SparkLauncher(Launcher):
         tracker = self._spark.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._token)]
         stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-        known = [stage for stage in stages if stage is not None]
-        done, self._done = self._done, sum(stage.numCompletedTasks for stage in known)
-        return self._done > done or any(stage.numActiveTasks and stage.numTasks != self._world for stage in known)
+        current = [stage for stage in stages if stage is not None]
+        done, self._done = self._done, sum(stage.numCompletedTasks for stage in current)
+        return self._done > done or any(stage.numActiveTasks and stage.numTasks != self._world for stage in current)
 
     def deaths(self) -> dict[int, str]:
         if self._error is None:
             return {}
         text = str(self._error)
         if "Python worker exited unexpectedly" in text:
-            return dict.fromkeys(range(self._world), "its Spark Python worker was killed or has crashed")
+            return dict.fromkeys(range(self._world), "its Spark Python worker was killed or crashed")
         raised = [line.strip() for line in text.splitlines() if _RAISED.match(line.strip())]
         lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
         reason = raised[-1] if raised else " ".join(lines[:3])
@@ -212,11 +210,11 @@ class SparkLauncher(Launcher):
                 self._thread.join(_CANCEL_SECONDS)
             self._thread = None
         if patience == 0:
-            # A stopped Python worker would outlive its task: Spark only asks, it does not look.
+            # A stopped Python worker would outlive its task: Spark only asks it to exit.
             here = host_id()
             for hello in hellos.values():
                 if hello.host_id == here:
                     kill(hello)
-        # A rank that was killed while it wrote its share could not remove it.
+        # A rank that was killed while writing its share could not remove it.
         for left in Path(tempfile.gettempdir()).glob(spool_prefix(self._token) + "*"):
             shutil.rmtree(left, ignore_errors=True)

@@ -1,8 +1,8 @@
 """A small parent process that has the framework imported already and forks ranks from it in milliseconds.
 
-It talks to the driver over its standard input and output, one JSON line each way, and ends when the
-driver's end closes. It never starts a thread, so that forking is safe, and it is the one that waits
-for its children, so that a process id it is asked to kill can never have been given to a stranger.
+It talks to the driver over its standard input and output, one JSON line each way, and exits when the driver's end
+closes. It never starts a thread, so that forking is safe, and it alone waits for its children, so that a process id
+that it is asked to kill can never belong to another process.
 """
 
 from __future__ import annotations
@@ -18,66 +18,98 @@ from typing import Any
 
 
 def main() -> None:
-    commands = os.fdopen(os.dup(0), "rb", buffering=0)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    """Run as the parent of ranks until the driver is gone."""
+    commands, answers = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    parent = os.getppid()
-    setup = json.loads(commands.readline())
-    sys.path[:] = setup["path"]
-    for module in setup["preload"]:
-        importlib.import_module(module)
-    # What was imported is no garbage: ranks need not look through it, nor make copies of its memory by doing so.
-    gc.collect()
-    gc.freeze()
-    wake_read, wake_write = os.pipe()
-    os.set_blocking(wake_write, False)
-    signal.set_wakeup_fd(wake_write)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    children: set[int] = set()
-    pending = b""
+    _Zygote(commands, answers).run()
 
-    def answer(message: dict[str, Any]) -> None:
-        answers.write(json.dumps(message).encode() + b"\n")
 
-    answer({"ready": os.getpid()})
-    while True:
-        ready, _, _ = select.select([commands.fileno(), wake_read], [], [], 1.0)
-        if wake_read in ready:
-            os.read(wake_read, 4096)
-            for child in list(children):
-                pid, status = os.waitpid(child, os.WNOHANG)
-                if pid:
-                    children.discard(pid)
-                    answer({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
-        # A child of the driver may hold our input open after the driver's death; then only the parent's id tells.
-        orphaned = os.getppid() != parent
-        if commands.fileno() not in ready and not orphaned:
-            continue
-        received = b"" if orphaned else os.read(commands.fileno(), 65536)
-        if not received:
-            for child in children:
-                os.kill(child, signal.SIGKILL)
-            for child in children:
-                os.waitpid(child, 0)
-            return
-        *lines, pending = (pending + received).split(b"\n")
-        for line in lines:
-            command = json.loads(line)
-            if "kill" in command:
-                if command["kill"] in children:
-                    os.kill(command["kill"], signal.SIGKILL)
+class _Zygote:
+    """Carries out the driver's commands and reports the ends of its children."""
+
+    def __init__(self, commands: int, answers: int) -> None:
+        self._commands, self._answers = commands, answers
+        self._parent = os.getppid()
+        self._children: set[int] = set()
+        self._pending = b""
+        setup = json.loads(self._first_line())
+        sys.path[:] = setup["path"]
+        for module in setup["preload"]:
+            importlib.import_module(module)
+        # Imported modules are never garbage: ranks need not scan them, nor copy their memory by doing so.
+        gc.collect()
+        gc.freeze()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        signal.set_wakeup_fd(self._wake_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def run(self) -> None:
+        self._answer({"ready": os.getpid()})
+        self._obey_all(b"")  # commands that arrived with the set-up
+        while True:
+            ready, _, _ = select.select([self._commands, self._wake_read], [], [], 1.0)
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
+                self._reap()
+            # A child of the driver may keep our input open after the driver's death; then only the parent's id changes.
+            orphaned = os.getppid() != self._parent
+            if self._commands not in ready and not orphaned:
                 continue
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for descriptor in (wake_read, wake_write, commands.fileno(), answers.fileno()):
-                    os.close(descriptor)
-                _become_rank(command["fork"])
-            children.add(pid)
-            answer({"forked": pid, "name": command["fork"]["name"]})
+            received = b"" if orphaned else os.read(self._commands, 65536)
+            if not received:
+                self._end_children()
+                return
+            self._obey_all(received)
+
+    def _obey_all(self, received: bytes) -> None:
+        *lines, self._pending = (self._pending + received).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+
+    def _first_line(self) -> bytes:
+        while b"\n" not in self._pending:
+            received = os.read(self._commands, 65536)
+            if not received:
+                raise SystemExit(0)
+            self._pending += received
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        while line:
+            line = line[os.write(self._answers, line) :]
+
+    def _reap(self) -> None:
+        for child in list(self._children):
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                self._children.discard(pid)
+                self._answer({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+
+    def _end_children(self) -> None:
+        for child in self._children:
+            os.kill(child, signal.SIGKILL)
+        for child in self._children:
+            os.waitpid(child, 0)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        if "kill" in command:
+            if command["kill"] in self._children:
+                os.kill(command["kill"], signal.SIGKILL)
+            return
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (self._wake_read, self._wake_write, self._commands, self._answers):
+                os.close(descriptor)
+            _become_rank(command["fork"])
+        self._children.add(pid)
+        self._answer({"forked": pid, "name": command["fork"]["name"]})
 
 
 def _become_rank(order: dict[str, Any]) -> None:

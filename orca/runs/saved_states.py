@@ -17,25 +17,28 @@ _MARK, _TENSOR, _ITEMS, _TUPLE = "orca.array", "orca.tensor", "orca.items", "orc
 
 
 def save(path: str, facts: dict[str, Any], state: Any) -> None:
-    """Write a state to a folder. The description is moved in last and names its arrays: until then the old
-    state is the saved one, whatever interrupts the writing."""
+    """Write a state to a folder.
+
+    The description is moved in last and names its arrays: until then the old state is the saved one, whatever
+    interrupts the writing.
+    """
     import fsspec
     from safetensors.numpy import save as pack
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     name = f"arrays-{uuid.uuid4().hex[:12]}.safetensors"
-    told = {"format": 1, **facts, "arrays": name, "state": _split(state, "", arrays)}
+    description = {"format": 1, **facts, "arrays": name, "state": _split(state, "", arrays)}
     files, target = fsspec.core.url_to_fs(str(path))
     target = target.rstrip("/")
-    found = [str(name).rpartition("/")[2] for name in files.ls(target, detail=False)] if files.exists(target) else []
-    # What a writing that was cut off has left may go.
-    if _ABOUT not in found and any(not name.startswith("arrays-") for name in found):
+    names = [str(name).rpartition("/")[2] for name in files.ls(target, detail=False)] if files.exists(target) else []
+    # Leftovers of an interrupted save may be replaced.
+    if _ABOUT not in names and any(not name.startswith("arrays-") for name in names):
         raise ArgumentError(f"path={str(path)!r} exists and is not a saved estimator. Choose another path.")
     files.makedirs(target, exist_ok=True)
     draft = f"{target}/{name}.json"
     try:
         files.pipe_file(f"{target}/{name}", pack(arrays))
-        files.pipe_file(draft, json.dumps(told, indent=1).encode())
+        files.pipe_file(draft, json.dumps(description, indent=1).encode())
         files.mv(draft, f"{target}/{_ABOUT}")
     except BaseException:
         for left in (f"{target}/{name}", draft):
@@ -49,7 +52,7 @@ def save(path: str, facts: dict[str, Any], state: Any) -> None:
 
 
 def exists(path: str) -> bool:
-    """Whether a saved state is there, complete."""
+    """Whether the path holds a complete saved state."""
     import fsspec
 
     files, target = fsspec.core.url_to_fs(str(path))
@@ -57,18 +60,18 @@ def exists(path: str) -> bool:
 
 
 def about(path: str) -> dict[str, Any] | None:
-    """What a saved state says of itself, or None if there is none."""
+    """Return the description of a saved state without the state itself; None if there is none."""
     import fsspec
 
     if not exists(path):
         return None
     files, target = fsspec.core.url_to_fs(str(path))
-    told: dict[str, Any] = json.loads(files.cat_file(f"{target.rstrip('/')}/{_ABOUT}"))
-    return {key: value for key, value in told.items() if key != "state"}
+    description: dict[str, Any] = json.loads(files.cat_file(f"{target.rstrip('/')}/{_ABOUT}"))
+    return {key: value for key, value in description.items() if key != "state"}
 
 
 def remove(path: str) -> None:
-    """Delete a saved state; a folder that is none stays."""
+    """Delete a saved state; any other folder stays."""
     import fsspec
 
     if exists(path):
@@ -85,16 +88,16 @@ def load(path: str) -> tuple[dict[str, Any], Any]:
     target = target.rstrip("/")
     if not files.exists(f"{target}/{_ABOUT}"):
         raise ArgumentError(f"path={str(path)!r} has no saved estimator in it (no {_ABOUT} there).")
-    told = json.loads(files.cat_file(f"{target}/{_ABOUT}"))
+    description = json.loads(files.cat_file(f"{target}/{_ABOUT}"))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "arrays"
-        files.get_file(f"{target}/{told.pop('arrays')}", str(copy))
+        files.get_file(f"{target}/{description.pop('arrays')}", str(copy))
         arrays = load_file(str(copy))
-    return told, _join(told.pop("state"), arrays)
+    return description, _join(description.pop("state"), arrays)
 
 
 def _split(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """Replace arrays by their names, mark what JSON does not know; refuse what cannot be kept."""
+    """Replace arrays by their names, mark types that JSON lacks, and refuse what cannot be saved."""
     if hasattr(tree, "detach") and hasattr(tree, "numpy"):
         return {_TENSOR: _split(tree.detach().cpu().numpy(), name, arrays)}
     if isinstance(tree, np.ndarray):
