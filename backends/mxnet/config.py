@@ -1,4 +1,4 @@
-"""The configuration of an MXNet estimator, as its users are used to write it."""
+"""MXNet estimator configuration, BigDL-compatible."""
 
 from __future__ import annotations
 
@@ -16,11 +16,21 @@ def create_config(
     seed: int | None = None,
     extra_config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Make the config of `Estimator.from_mxnet`.
+    """Create the config of `Estimator.from_mxnet`.
 
-    ``optimizer`` is MXNet's name of one or an Optimizer, ``optimizer_params`` its arguments. Every ``log_interval``
-    steps worker 0 prints its loss, which ``OrcaContext.log_output = True`` shows. What
-    ``extra_config`` holds is there for the creators.
+    Args:
+        optimizer: The name of an MXNet optimizer, or an Optimizer.
+        optimizer_params: Arguments of the named optimizer.
+        log_interval: Worker 0 prints its loss every ``log_interval`` steps (0: never); set
+            ``OrcaContext.log_output = True`` to see it.
+        seed: Default of ``seed=`` in `Estimator.from_mxnet`.
+        extra_config: Further entries for the creators.
+
+    Returns:
+        A dict, passed to every creator.
+
+    Raises:
+        ArgumentError: If ``optimizer_params`` is not a dict or ``log_interval`` is not an integer of at least 0.
 
     >>> create_config(optimizer="adam", optimizer_params={"learning_rate": 0.02})["optimizer"]
     'adam'

@@ -1,4 +1,4 @@
-"""Writes MXNet models for other programs, ONNX or OpenVINO, so that they can leave."""
+"""Exports MXNet models to ONNX and OpenVINO."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUFFIXES = {"onnx": ".onnx", "openvino": ".xml"}
 
 
 def export(model: Any, kind: str, path: str, example: Any) -> str:
-    """Write the model and return the path written; the number of rows stays open."""
+    """Write the model with a dynamic batch size; return the path written."""
     if kind not in _SUFFIXES:
         raise ArgumentError(f'export({kind!r}): expected "onnx" or "openvino" for MXNet.' + suggest(kind, _SUFFIXES))
     for package in ("onnx", *(["openvino"] if kind == "openvino" else [])):
@@ -53,35 +53,35 @@ def export(model: Any, kind: str, path: str, example: Any) -> str:
 
 
 def _symbolic(model: Any, example: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The model as a symbol, its values and arrays that fit its inputs."""
+    """Return the model as a symbol, its values, and one example array per input."""
     if isinstance(model, mx.mod.Module):
         if not model._arg_params:
-            raise NotFittedError("A Symbol has no values of its own to write: call fit or load first.")
+            raise NotFittedError("A Symbol has no parameter values to export: call fit or load first.")
         bare = mx.mod.Module(model.symbol, data_names=model._data_names, label_names=model._label_names or None)
         graph = SymbolNet(Graph.of(bare), None)
         return graph.model.without_labels(), {**model._arg_params, **model._aux_params}, graph.inputs(example)
     if not isinstance(model, mx.gluon.HybridBlock):
         raise ArgumentError(
-            f"export needs a HybridBlock, whose computation MXNet can write down; the model is a "
-            f"{type(model).__name__}. Write it with hybrid_forward, or as an nn.HybridSequential."
+            f"export() needs a HybridBlock, whose graph MXNet can serialize; the model is a "
+            f"{type(model).__name__}. Implement hybrid_forward, or use nn.HybridSequential."
         )
     net = GluonNet(model, None, None)
-    given = net.arguments(example)
+    arrays = net.arguments(example)
     model.hybridize()
     net.run(example)
-    names = [f"data{number}" if number or len(given) > 1 else "data" for number in range(len(given))]
+    names = [f"data{number}" if number or len(arrays) > 1 else "data" for number in range(len(arrays))]
     with tempfile.TemporaryDirectory(prefix="orca-mxnet-") as folder:
         model.export(os.path.join(folder, "model"))
         symbol = mx.sym.load(os.path.join(folder, "model-symbol.json"))
-        read = mx.nd.load(os.path.join(folder, "model-0000.params"))
-    values = {name.partition(":")[2]: value for name, value in read.items()}
-    found = [name for name in symbol.list_arguments() if name not in values]
-    chosen = names if set(names) == set(found) else found
-    return symbol, values, dict(zip(chosen, given, strict=True))
+        stored = mx.nd.load(os.path.join(folder, "model-0000.params"))
+    values = {name.partition(":")[2]: value for name, value in stored.items()}
+    inputs = [name for name in symbol.list_arguments() if name not in values]
+    ordered = names if set(names) == set(inputs) else inputs
+    return symbol, values, dict(zip(ordered, arrays, strict=True))
 
 
 def _to_onnx(symbol: Any, values: dict[str, Any], inputs: dict[str, Any], path: str) -> None:
-    # In the order in which the converter expects them: that of the symbol's arguments.
+    # The converter expects the inputs in the order of the symbol's arguments.
     names = [name for name in symbol.list_inputs() if name in inputs]
     shapes = [(1, *np.asarray(inputs[name]).shape[1:]) for name in names]
     with _old_onnx(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -101,7 +101,7 @@ def _to_onnx(symbol: Any, values: dict[str, Any], inputs: dict[str, Any], path: 
                 dynamic_input_shapes=[(None, *shape[1:]) for shape in shapes],
             )
         except (AttributeError, KeyError, NotImplementedError, mx.base.MXNetError) as error:
-            raise ArgumentError(f"MXNet cannot write this model as ONNX: {str(error).splitlines()[0]}.") from error
+            raise ArgumentError(f"MXNet cannot export this model to ONNX: {str(error).splitlines()[0]}.") from error
         finally:
             logging.disable(logging.NOTSET)
             logging.getLogger().setLevel(level)
@@ -109,22 +109,22 @@ def _to_onnx(symbol: Any, values: dict[str, Any], inputs: dict[str, Any], path: 
 
 @contextlib.contextmanager
 def _old_onnx() -> Iterator[None]:
-    """The module onnx.mapping, which MXNet's converter reads and onnx has dropped."""
+    """Provide onnx.mapping, which MXNet's converter reads and onnx has removed."""
     import onnx
 
     if hasattr(onnx, "mapping"):
         yield
         return
-    made: Any = types.ModuleType("onnx.mapping")
+    mapping: Any = types.ModuleType("onnx.mapping")
     numbers = [number for number in onnx.TensorProto.DataType.values() if number]
     pairs = {}
     for number in numbers:
         with contextlib.suppress(Exception):
             pairs[number] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
-    made.TENSOR_TYPE_TO_NP_TYPE = pairs
-    made.NP_TYPE_TO_TENSOR_TYPE = {dtype: number for number, dtype in reversed(pairs.items())}
-    onnx.mapping = made  # type: ignore[attr-defined]
-    sys.modules["onnx.mapping"] = made
+    mapping.TENSOR_TYPE_TO_NP_TYPE = pairs
+    mapping.NP_TYPE_TO_TENSOR_TYPE = {dtype: number for number, dtype in reversed(pairs.items())}
+    onnx.mapping = mapping  # type: ignore[attr-defined]
+    sys.modules["onnx.mapping"] = mapping
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Gradients summed by Horovod."""
+"""Gradient reduction by Horovod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MISSING = (
 
 
 class HorovodSync(Sync):
-    """All ranks are workers; each applies the summed gradients."""
+    """Every rank is a worker and applies the reduced gradients."""
 
     def __init__(self, context: RankContext) -> None:
         super().__init__()
@@ -36,10 +36,10 @@ class HorovodSync(Sync):
         super().attach(weights, optimizer, state)
         self._gradients = [weight.gradient for weight in weights]
         for number, weight in enumerate(weights):
-            # A copy: the model's own array may lie in memory in an order that only MXNet knows.
-            told = mx.nd.array(weight.value.asnumpy(), dtype=weight.value.dtype)
-            self._hvd.broadcast_(told, root_rank=0, name=f"first.{number}")
-            weight.value[:] = told
+            # Broadcast a copy: the model's own array may have a memory layout that only MXNet understands.
+            value = mx.nd.array(weight.value.asnumpy(), dtype=weight.value.dtype)
+            self._hvd.broadcast_(value, root_rank=0, name=f"first.{number}")
+            weight.value[:] = value
 
     def reduce(self) -> None:
         self._hvd.grouped_allreduce_(self._gradients, average=False, name="gradients")
@@ -52,15 +52,15 @@ class HorovodSync(Sync):
 
 
 def check_installed() -> None:
-    """Raise, without loading Horovod into this process, if it is not there or was built without MXNet."""
-    found = importlib.util.find_spec("horovod")
-    folders = [] if found is None else found.submodule_search_locations or []
+    """Raise, without loading Horovod into this process, if it is missing or was built without MXNet."""
+    spec = importlib.util.find_spec("horovod")
+    folders = [] if spec is None else spec.submodule_search_locations or []
     if not any(path for folder in folders for path in Path(folder).glob("mxnet/mpi_lib*.so")):
         raise MissingPackageError(_MISSING)
 
 
 def horovod() -> Any:
-    """Horovod's MXNet part."""
+    """Import Horovod's MXNet bindings."""
     try:
         import horovod.mxnet as hvd
     except (ImportError, AttributeError, OSError) as error:

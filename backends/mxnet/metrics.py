@@ -1,4 +1,4 @@
-"""MXNet's metrics as exact ones: MXNet averages some of them over batches, here each row counts the same."""
+"""Exact versions of MXNet's metrics: MXNet averages some over batches, here every row has the same weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from orca.metrics import Accuracy, FunctionMetric, MeanError, Metric
 
-_ADD_UP = (mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood, mx.metric.Perplexity)
+_SUMMED = (mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood, mx.metric.Perplexity)
 
 
 def adapt(metric: object) -> Metric | list[Metric] | None:
@@ -24,25 +24,25 @@ def adapt(metric: object) -> Metric | list[Metric] | None:
     if not isinstance(metric, mx.metric.EvalMetric):
         return None
     if isinstance(metric, mx.metric.CompositeEvalMetric):
-        found = [adapt(part) for part in metric.metrics]
-        return [one for part in found if part is not None for one in (part if isinstance(part, list) else [part])]
+        parts = [adapt(part) for part in metric.metrics]
+        return [one for part in parts if part is not None for one in (part if isinstance(part, list) else [part])]
     kind = type(metric)
     if kind is mx.metric.Loss:
-        return []  # the loss is reported always
+        return []  # the loss is always reported
     if kind is mx.metric.Accuracy:
         return Accuracy(metric.name, class_axis=metric.axis)
     if kind is mx.metric.TopKAccuracy:
         return Accuracy(metric.name, top=metric.top_k)
     if kind in (mx.metric.MAE, mx.metric.MSE, mx.metric.RMSE):
         return MeanError(metric.name, power=1 if kind is mx.metric.MAE else 2, root=kind is mx.metric.RMSE)
-    if kind in _ADD_UP:
+    if kind in _SUMMED:
         return SummedMetric(metric.name, copy.deepcopy(metric))
-    return FunctionMetric(_Whole(metric), metric.name)
+    return FunctionMetric(_OverAllRows(metric), metric.name)
 
 
 @dataclass(frozen=True)
 class SummedMetric(Metric):
-    """A metric of MXNet that is a sum over rows divided by their number."""
+    """An MXNet metric that is a sum over rows divided by their number."""
 
     name: str
     metric: Any
@@ -63,8 +63,8 @@ class SummedMetric(Metric):
         return float(own.get()[1])
 
 
-class _Whole:
-    """Any metric of MXNet, computed once over all rows."""
+class _OverAllRows:
+    """Any MXNet metric, computed once over all rows."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric

@@ -1,4 +1,4 @@
-"""A model with its loss on one process: what all have in common, and those that are written with Gluon."""
+"""Models with their loss in one process: the `Net` interface and its Gluon implementation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orca.errors import ArgumentError, DataError
 
 
 class Weight(NamedTuple):
-    """One array that is learned, its gradient, and what MXNet's optimizers know of it."""
+    """A trainable array, its gradient and its Gluon parameter, if any."""
 
     name: str
     value: Any
@@ -25,14 +25,14 @@ class Weight(NamedTuple):
     parameter: Any = None
 
 
-class Seen(NamedTuple):
-    """What a step has shown: its loss, to be read later, and its outputs."""
+class StepResult(NamedTuple):
+    """The loss of a step, read lazily, and its outputs."""
 
     loss: Any
     outputs: Any
 
     def loss_sum(self) -> float | None:
-        """The loss summed over the rows; waits until it is computed."""
+        """Return the loss summed over the rows; waits until it is computed."""
         if self.loss is None or isinstance(self.loss, float):
             return self.loss
         return float(self.loss.asscalar())
@@ -42,81 +42,83 @@ class Seen(NamedTuple):
 
 
 class Net(ABC):
-    """A model with its loss: it learns from rows, scores them and runs over them."""
+    """A model with its loss: computes gradients, scores rows and predicts."""
 
     dtype: Any = np.float32
     model: Any = None
     """MXNet's own object."""
     has_loss: bool = False
-    whole: frozenset[str] = frozenset()
-    """Columns of whole numbers that the model's type cannot hold, so that all their batches stay whole numbers."""
+    integer_columns: frozenset[str] = frozenset()
+    """Columns with integers that the model's dtype cannot represent; all their batches stay int64."""
 
     @abstractmethod
     def columns(self, features: Any, labels: Any) -> dict[str, Any]:
-        """The arrays of some rows, by names that a user knows."""
+        """Return the arrays of these rows by the names that users see."""
 
     def survey(self, features: Any, labels: Any) -> list[str]:
-        """Which columns hold numbers that are too large for the model's type."""
+        """Return the columns with integers that are too large for the model's dtype."""
         named = self.columns(features, labels or ()).items()
         return [name for name, array in named if too_large(np.asarray(array), self.dtype)]
 
-    def too_large(self, names: Iterable[str]) -> DataError:
-        """What to tell if the model does not take such columns."""
+    def too_large_error(self, names: Iterable[str]) -> DataError:
+        """Describe columns whose integers the model does not accept."""
         kind, limit = np.dtype(self.dtype).name, exact_up_to(self.dtype)
         return DataError(
-            f"{', '.join(sorted(names))} holds whole numbers above {limit}, which {kind} cannot hold, and the model "
-            "does not take them as int64. Number them anew from 0, scale them, or give them as floats."
+            f"{', '.join(sorted(names))} contains integers above {limit}, which {kind} cannot represent, and the model "
+            "does not accept int64. Renumber them from 0, scale them, or convert them to floats."
         )
 
     @abstractmethod
     def ready(self) -> bool:
-        """Whether all parameters have their shapes."""
+        """Return whether all parameters have shapes."""
 
     @abstractmethod
     def shape(self, features: Any) -> None:
-        """Give all parameters their shapes, and first values, by a look at some rows."""
+        """Infer all parameter shapes from some rows, and initialize the values."""
 
     @abstractmethod
-    def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, wanted: bool) -> Seen:
-        """Compute the gradient of the rows' summed loss, times `scale`."""
+    def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, want_output: bool) -> StepResult:
+        """Compute the gradient of the summed loss of the rows, times `scale`."""
 
     @abstractmethod
-    def score(self, features: Any, labels: Any, weights: Any, rows: int) -> Seen:
-        """Compute loss and outputs without learning."""
+    def score(self, features: Any, labels: Any, weights: Any, rows: int) -> StepResult:
+        """Compute loss and outputs without gradients."""
 
     @abstractmethod
     def run(self, features: Any) -> Any:
-        """The outputs for rows, as arrays."""
+        """Return the outputs for rows, as arrays."""
 
     @abstractmethod
     def weights(self) -> list[Weight]:
-        """What is learned, in an order that is the same on every rank."""
+        """Return the trainable arrays, in the same order on every rank."""
 
     @abstractmethod
     def values(self) -> dict[str, Any]:
-        """All parameters and running statistics by name, as arrays."""
+        """Return all parameters and running statistics by name, as arrays."""
 
     @abstractmethod
     def load(self, values: dict[str, Any]) -> None:
-        """Take over such values."""
+        """Load values that `values` returned."""
 
     @abstractmethod
     def statistics(self) -> list[Any]:
-        """What training changes besides the weights, such as running means."""
+        """Return what is not trainable but has to be equal on all ranks, such as running means."""
 
     def optimizer_params(self) -> dict[str, Any]:
-        """Arguments of an optimizer that come from the model."""
+        """Return optimizer arguments that depend on the model."""
         return {}
 
-    def check_names(self, given: dict[str, Any], own: dict[str, Any]) -> None:
-        missing, unknown = sorted(set(own) - set(given)), sorted(set(given) - set(own))
+    def check_names(self, values: dict[str, Any], own: dict[str, Any]) -> None:
+        missing, unknown = sorted(set(own) - set(values)), sorted(set(values) - set(own))
         if missing or unknown:
-            told = [f"{word} {', '.join(names[:5])}" for word, names in (("lacks", missing), ("has", unknown)) if names]
-            raise ArgumentError(f"The weights are those of another model: what was saved {' and '.join(told)}.")
+            parts = [
+                f"{word} {', '.join(names[:5])}" for word, names in (("lack", missing), ("have", unknown)) if names
+            ]
+            raise ArgumentError(f"The weights belong to another model: the saved ones {' and '.join(parts)}.")
 
 
 class GluonNet(Net):
-    """A gluon Block, hybridized or not, and a loss that gives a value for each row."""
+    """A Gluon Block, hybridized or not, and a loss that returns one value per row."""
 
     def __init__(self, block: Any, loss: Any, init: Any) -> None:
         self.model = block
@@ -129,17 +131,17 @@ class GluonNet(Net):
         sparse = next((name for name, p in own.items() if p._grad_stype != "default"), None)
         if sparse is not None:
             raise ArgumentError(
-                f"{sparse} has sparse gradients, which cannot be put together here: use sparse_grad=False."
+                f"{sparse} has sparse gradients, which are not supported for MXNet: use sparse_grad=False."
             )
         self.dtype = next((np.dtype(p.dtype) for p in own.values() if np.dtype(p.dtype).kind == "f"), np.dtype("f4"))
         self._order = _argument_names(block)
-        self._learned: list[Weight] = []
+        self._trainable: list[Weight] = []
         self._heads: tuple[Any, Any] = (None, None)
-        self._kept_whole: set[str] = set()
+        self._passed_as_int64: set[str] = set()
 
     def columns(self, features: Any, labels: Any) -> dict[str, Any]:
-        given = self.arguments(features)
-        return dict(zip([*self._features(features), *_numbered("y", labels)], [*given, *labels], strict=True))
+        names = [*self._feature_names(features), *_numbered("y", labels)]
+        return dict(zip(names, [*self.arguments(features), *labels], strict=True))
 
     def _parameters(self) -> dict[str, Any]:
         return dict(self.model._collect_params_with_prefix())
@@ -150,40 +152,40 @@ class GluonNet(Net):
     def shape(self, features: Any) -> None:
         self.run(features)
 
-    def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, wanted: bool) -> Seen:
+    def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, want_output: bool) -> StepResult:
         with self._explained():
-            # Before training all rows were looked at.
+            # `survey` has checked all rows for large integers before training.
             with mx.autograd.record():
-                outputs = self._call(features, look=False)
-                loss = self._losses(outputs, labels, weights, look=False)
-            # A loss of one number is taken for the mean over the rows.
+                outputs = self._call(features, check=False)
+                loss = self._losses(outputs, labels, weights, check=False)
+            # A scalar loss counts as the mean over the rows.
             head = scale * rows if loss.size == 1 and rows > 1 else scale
             mx.autograd.backward([loss], [self._head(loss, head)])
         self._clear_stale()
-        return Seen(_summed(loss, rows), outputs if wanted else None)
+        return StepResult(_summed(loss, rows), outputs if want_output else None)
 
     def _head(self, loss: Any, value: float) -> Any:
-        """How much each loss counts, as an array; nearly all steps have the same."""
+        """Return the gradient of each loss value; cached, as it is the same in nearly all steps."""
         key = loss.shape, value, loss.dtype
         if self._heads[0] != key:
             self._heads = key, mx.nd.full(loss.shape, value, dtype=loss.dtype)
         return self._heads[1]
 
     def _clear_stale(self) -> None:
-        """Weights that this forward pass left out still have the gradient of a step before."""
-        if not self._learned:
-            self._learned = self.weights()
-        for _, value, gradient, _ in self._learned:
+        """Zero the gradients of weights that this forward pass did not use; they are from an earlier step."""
+        if not self._trainable:
+            self._trainable = self.weights()
+        for _, value, gradient, _ in self._trainable:
             if value._fresh_grad:
                 value._fresh_grad = False
             else:
                 gradient[:] = 0
 
-    def score(self, features: Any, labels: Any, weights: Any, rows: int) -> Seen:
+    def score(self, features: Any, labels: Any, weights: Any, rows: int) -> StepResult:
         with self._explained():
             outputs = self._call(features)
             loss = None if self._loss is None else _summed(self._losses(outputs, labels, weights), rows)
-        return Seen(loss, outputs)
+        return StepResult(loss, outputs)
 
     def run(self, features: Any) -> Any:
         with self._explained():
@@ -191,60 +193,62 @@ class GluonNet(Net):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say it in words if the model takes no whole numbers where there are some."""
-        self._kept_whole.clear()
+        """Explain MXNet's error if the model does not accept columns passed as int64."""
+        self._passed_as_int64.clear()
         try:
             yield
         except mx.base.MXNetError as error:
-            if not self._kept_whole:
+            if not self._passed_as_int64:
                 raise
-            raise self.too_large(self._kept_whole) from error
+            raise self.too_large_error(self._passed_as_int64) from error
 
-    def _given(self, name: str, array: Any, look: bool) -> Any:
-        whole = name in self.whole or (look and too_large(np.asarray(array), self.dtype))
-        if whole:
-            self._kept_whole.add(name)
-        return to_mxnet(array, self.dtype, whole)
+    def _to_mxnet(self, name: str, array: Any, check: bool) -> Any:
+        as_int64 = name in self.integer_columns or (check and too_large(np.asarray(array), self.dtype))
+        if as_int64:
+            self._passed_as_int64.add(name)
+        return to_mxnet(array, self.dtype, as_int64)
 
-    def _losses(self, outputs: Any, labels: Any, weights: Any, look: bool = True) -> Any:
-        targets = [self._given(name, label, look) for name, label in zip(_numbered("y", labels), labels, strict=True)]
+    def _losses(self, outputs: Any, labels: Any, weights: Any, check: bool = True) -> Any:
+        targets = [
+            self._to_mxnet(name, label, check) for name, label in zip(_numbered("y", labels), labels, strict=True)
+        ]
         target = targets[0] if len(targets) == 1 else targets
-        told = (outputs, target) if weights is None else (outputs, target, self._weights(weights, outputs))
-        return self._loss(*told)
+        arguments = (outputs, target) if weights is None else (outputs, target, self._weights(weights, outputs))
+        return self._loss(*arguments)
 
     def _weights(self, weights: Any, outputs: Any) -> Any:
         first = outputs[0] if isinstance(outputs, list | tuple) else outputs
-        made = to_mxnet(np.asarray(weights).reshape(-1), self.dtype)
-        return made.reshape((-1,) + (1,) * (first.ndim - 1))
+        array = to_mxnet(np.asarray(weights).reshape(-1), self.dtype)
+        return array.reshape((-1,) + (1,) * (first.ndim - 1))
 
-    def _call(self, features: Any, look: bool = True) -> Any:
-        named = zip(self._features(features), self.arguments(features), strict=True)
-        return self.model(*(self._given(name, array, look) for name, array in named))
+    def _call(self, features: Any, check: bool = True) -> Any:
+        named = zip(self._feature_names(features), self.arguments(features), strict=True)
+        return self.model(*(self._to_mxnet(name, array, check) for name, array in named))
 
     def arguments(self, features: Any) -> list[Any]:
-        """The features in the order of the block's own arguments."""
+        """Return the features in the order of the block's arguments."""
         if isinstance(features, dict):
             return [features[name] for name in self._keys(features)]
         return list(features) if isinstance(features, list | tuple) else [features]
 
-    def _features(self, features: Any) -> list[str]:
-        """What the features are called, in the same order."""
+    def _feature_names(self, features: Any) -> list[str]:
+        """Return the names of the features, in the same order."""
         return self._keys(features) if isinstance(features, dict) else _numbered("x", self.arguments(features))
 
     def _keys(self, features: dict[str, Any]) -> list[str]:
-        known = [name for name in self._order if name in features]
-        return known if len(known) == len(features) else list(features)
+        names = [name for name in self._order if name in features]
+        return names if len(names) == len(features) else list(features)
 
     def weights(self) -> list[Weight]:
-        found: OrderedDict[int, Weight] = OrderedDict()
+        weights: OrderedDict[int, Weight] = OrderedDict()
         for name, parameter in self._parameters().items():
-            if parameter.grad_req != "null" and id(parameter) not in found:
+            if parameter.grad_req != "null" and id(parameter) not in weights:
                 if parameter.grad_req != "write":
                     raise ArgumentError(
-                        f'{name} has grad_req={parameter.grad_req!r}; only "write" and "null" are known here.'
+                        f'{name} has grad_req={parameter.grad_req!r}; only "write" and "null" are supported.'
                     )
-                found[id(parameter)] = Weight(name, parameter.data(), parameter.grad(), parameter)
-        return list(found.values())
+                weights[id(parameter)] = Weight(name, parameter.data(), parameter.grad(), parameter)
+        return list(weights.values())
 
     def values(self) -> dict[str, Any]:
         return {name: parameter.data().asnumpy() for name, parameter in self._parameters().items()}
@@ -255,7 +259,7 @@ class GluonNet(Net):
         for name, value in values.items():
             own[name].set_data(mx.nd.array(value, dtype=own[name].dtype))
             if own[name]._deferred_init:
-                # Its shape is known now; a model that was never called has values all the same.
+                # The shape is known now, although the model was never called.
                 own[name]._finish_deferred_init()
 
     def statistics(self) -> list[Any]:
@@ -267,7 +271,7 @@ def _numbered(name: str, arrays: Sequence[Any]) -> list[str]:
 
 
 def _summed(loss: Any, rows: int) -> Any:
-    """The sum over the rows of each one's mean."""
+    """Return the sum over the rows of each row's mean loss."""
     return loss.mean() * rows
 
 

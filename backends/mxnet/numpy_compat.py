@@ -1,7 +1,7 @@
-"""Lets `import mxnet` work on numpy 2: MXNet 1.9.1 reads names from numpy that numpy has dropped.
+"""Makes `import mxnet` work on numpy 2: MXNet 1.9.1 uses names that numpy has removed.
 
-The names are there only while MXNet is imported. Afterwards MXNet's own modules see numpy through a module that
-still has them; the rest of the process sees numpy as it is.
+numpy has the names only while MXNet is imported. Afterwards MXNet's own modules access numpy through a proxy module
+that still has them; the rest of the process sees numpy unchanged.
 """
 
 from __future__ import annotations
@@ -41,26 +41,27 @@ _FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate", "fv", "ipmt", "irr", "
 
 
 def _dropped(numpy: Any) -> dict[str, Any]:
-    """The names that this numpy lacks, with what stood for them."""
-    known: dict[str, Any] = {**_NUMBERS, "int": int, "float": float, "object": object, "complex": complex, "bool": bool}
-    known["asfarray"] = lambda array, dtype=numpy.float64: numpy.asarray(array, dtype)
-    known |= {name: _gone(name) for name in _FINANCIAL}
-    # A numpy that has an old name need not have the new one.
-    known |= {old: getattr(numpy, new) for old, new in _RENAMED.items() if hasattr(numpy, new)}
+    """Return the names that this numpy lacks, with their replacements."""
+    builtin = {"int": int, "float": float, "object": object, "complex": complex, "bool": bool}
+    names: dict[str, Any] = {**_NUMBERS, **builtin}
+    names["asfarray"] = lambda array, dtype=numpy.float64: numpy.asarray(array, dtype)
+    names |= {name: _gone(name) for name in _FINANCIAL}
+    # A numpy that still has an old name may lack the new one.
+    names |= {old: getattr(numpy, new) for old, new in _RENAMED.items() if hasattr(numpy, new)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {name: value for name, value in known.items() if not hasattr(numpy, name)}
+        return {name: value for name, value in names.items() if not hasattr(numpy, name)}
 
 
 def _gone(name: str) -> Any:
     def missing(*args: Any, **kwargs: Any) -> Any:
-        raise AttributeError(f"numpy has no {name} any more; the package numpy-financial has it.")
+        raise AttributeError(f"numpy no longer has {name}; install numpy-financial, which does.")
 
     return missing
 
 
 class _Numpy(types.ModuleType):
-    """numpy with the dropped names."""
+    """A numpy proxy with the removed names."""
 
     def __init__(self, numpy: Any, dropped: dict[str, Any]) -> None:
         super().__init__(numpy.__name__, numpy.__doc__)
@@ -76,7 +77,7 @@ _depth = 0
 
 @contextmanager
 def dropped_names() -> Iterator[None]:
-    """Numpy with its dropped names, for as long as the block runs; it may run inside another such block."""
+    """Add the removed names to numpy within the block; blocks may be nested."""
     global _depth
     import numpy
 
@@ -90,16 +91,16 @@ def dropped_names() -> Iterator[None]:
         for name in dropped:
             numpy.__dict__.pop(name, None)
         if not _depth:
-            _give_names(numpy, _Numpy(numpy, dropped))
+            _replace_numpy(numpy, _Numpy(numpy, dropped))
 
 
-def _give_names(numpy: Any, seen: _Numpy) -> None:
-    """Let MXNet's modules see the other numpy."""
+def _replace_numpy(numpy: Any, proxy: _Numpy) -> None:
+    """Replace numpy by the proxy in MXNet's modules."""
     for key, module in list(sys.modules.items()):
         if key == "mxnet" or key.startswith("mxnet."):
             for name, value in list(vars(module).items()):
                 if value is numpy:
-                    setattr(module, name, seen)
+                    setattr(module, name, proxy)
 
 
 class _Loader(importlib.abc.Loader):
@@ -110,7 +111,7 @@ class _Loader(importlib.abc.Loader):
         return self._inner.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # It says a line for every model that it makes faster.
+        # MXNet prints a line for every model that it optimizes.
         os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
         with dropped_names(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -118,7 +119,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds mxnet where Python would, and imports it with the names it needs."""
+    """Finds mxnet where Python would, and imports it with the names that it needs."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: Any = None
@@ -132,6 +133,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """From now on `import mxnet` works, whoever says it."""
+    """Make `import mxnet` work for all code in this process."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""An MXNet optimizer over a list of weights, whose state can travel as plain arrays and numbers."""
+"""An MXNet optimizer over a list of weights; its state is plain arrays and numbers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from orca.backends.mxnet.tensors import like, plain
 
 
 class Learner:
-    """Applies gradients to weights, with the states that the optimizer keeps for each."""
+    """Applies gradients to weights and holds the optimizer's state of each."""
 
     def __init__(self, optimizer: Any, weights: Sequence[Weight]) -> None:
         self.optimizer = optimizer
         self.weights = list(weights)
         if all(weight.parameter is not None for weight in weights):
-            # Gluon's multipliers of the learning rate and the weight decay.
+            # Gives the optimizer Gluon's multipliers of learning rate and weight decay.
             optimizer.param_dict = {number: weight.parameter for number, weight in enumerate(weights)}
         self._updater = mx.optimizer.get_updater(optimizer)
-        self._first = facts(optimizer)
+        self._initial = facts(optimizer)
         self._numbers = list(range(len(self.weights)))
 
     def update(self) -> None:
@@ -37,28 +37,28 @@ class Learner:
         }
 
     def load_state(self, state: State | None) -> None:
-        """Take over a state, or with None begin as a new optimizer does."""
-        reset(self._updater, self._first)
+        """Load a state; None resets the optimizer."""
+        reset(self._updater, self._initial)
         if state is None:
             return
-        for key, told in state["states"].items():
+        for key, saved in state["states"].items():
             number = int(key)
             fresh = self.optimizer.create_state_multi_precision(number, self.weights[number].value)
-            self._updater.states[number] = like(told, fresh)
+            self._updater.states[number] = like(saved, fresh)
             self._updater.states_synced[number] = True
         load_facts(self.optimizer, state)
 
 
-def reset(updater: Any, first: State) -> None:
-    """Forget what an optimizer and its schedule have learned since they were new; `first` holds their facts then."""
+def reset(updater: Any, initial: State) -> None:
+    """Reset an optimizer and its schedule; `initial` is what `facts` returned when they were new."""
     updater.states.clear()
     updater.states_synced.clear()
     updater.optimizer._index_update_count.clear()
-    load_facts(updater.optimizer, first)
+    load_facts(updater.optimizer, initial)
 
 
 def facts(optimizer: Any) -> State:
-    """The numbers that an optimizer and its schedule keep: rates, counts of updates."""
+    """Return the scalars of an optimizer and its schedule: rates and update counts."""
     return {
         "counts": {str(number): count for number, count in optimizer._index_update_count.items()},
         "numbers": _numbers_of(optimizer),
@@ -67,12 +67,12 @@ def facts(optimizer: Any) -> State:
 
 
 def load_facts(optimizer: Any, state: State) -> None:
-    """Take over such numbers."""
+    """Load scalars that `facts` returned."""
     optimizer._index_update_count.update({int(number): int(count) for number, count in state["counts"].items()})
     vars(optimizer).update({name: value for name, value in state["numbers"].items() if name in vars(optimizer)})
     if optimizer.lr_scheduler is not None and state.get("schedule") is not None:
         vars(optimizer.lr_scheduler).update(state["schedule"])
 
 
-def _numbers_of(thing: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(thing).items() if type(value) in (int, float, bool)}
+def _numbers_of(owner: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(owner).items() if type(value) in (int, float, bool)}

@@ -1,4 +1,4 @@
-"""One MXNet model on one rank: it trains together with the others, scores and predicts."""
+"""The MXNet replica of one rank: trains together with the others, scores and predicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Join = Callable[[], Sync]
 
 
 class MXNetReplica(Replica):
-    """A net, its optimizer and the way to the other ranks, which is taken with the first training."""
+    """A net, its optimizer and its synchronization, which `join` creates at the first training."""
 
     def __init__(self, net: Net, optimizer: Any, seed: int, join: Join | None = None, workers: int = 1) -> None:
         self._net = net
@@ -33,7 +33,7 @@ class MXNetReplica(Replica):
         self._attached = False
         self._optimizer_state: State | None = None
         self._options = StepOptions()
-        self._drawn: list[int] = []
+        self._stream: list[int] = []
 
     @property
     def inner_model(self) -> Any:
@@ -52,12 +52,12 @@ class MXNetReplica(Replica):
             self._sync = self._join() if self._join is not None else Sync()
 
     def survey(self, data: Any) -> Any:
-        """Columns of large whole numbers; and two rows, from which a model that lacks its shapes can learn them."""
+        """Return the columns with large integers, and two rows from which a model without shapes can infer them."""
         features, labels = _parts(data)
         return self._net.survey(features, labels), None if self._net.ready() else take_rows(features, 0, 2)
 
     def agree(self, surveys: list[Any]) -> None:
-        self._net.whole = frozenset(name for share in surveys for names, _ in share for name in names)
+        self._net.integer_columns = frozenset(name for share in surveys for names, _ in share for name in names)
         if self._attached:
             return
         if not self._net.ready():
@@ -65,7 +65,7 @@ class MXNetReplica(Replica):
             self._net.shape(tree_map(lambda leaf: np.zeros_like(leaf), sample))
         assert self._sync is not None
         self._sync.attach(self._net.weights(), self._optimizer, self._optimizer_state)
-        # An initializer may draw numbers that no seed fixes: all ranks begin with what rank 0 has.
+        # An initializer may ignore the seed: all ranks start from rank 0's values.
         self._sync.settle(self._net.statistics())
         self._attached = True
 
@@ -80,44 +80,45 @@ class MXNetReplica(Replica):
         if weights is not None:
             count = float(weights.sum()) if rows else 0.0
             total = sync.total(count)
-        seen = self._gradients(features, labels, weights, rows, 1.0 / total if total else 0.0, batch.least, want_output)
+        scale = 1.0 / total if total else 0.0
+        results = self._gradients(features, labels, weights, rows, scale, batch.least, want_output)
         sync.reduce()
         self._limit()
         sync.update()
         if not rows:
             return Outcome(0.0, 0.0)
-        losses = [part.loss_sum() for part in seen]
+        losses = [part.loss_sum() for part in results]
         loss_sum = sum(loss for loss in losses if loss is not None)
         count = count if losses[0] is not None else 0.0
         if not want_output:
             return Outcome(loss_sum, count)
-        outputs = [part.arrays() for part in seen]
+        outputs = [part.arrays() for part in results]
         output = outputs[0] if len(outputs) == 1 else tree_map(lambda *parts: np.concatenate(parts), *outputs)
         return Outcome(loss_sum, count, _one(labels), output)
 
     def _gradients(
-        self, features: Any, labels: Any, weights: Any, rows: int, scale: float, least: int, wanted: bool
+        self, features: Any, labels: Any, weights: Any, rows: int, scale: float, least: int, want_output: bool
     ) -> list[Any]:
-        """Compute this rank's gradient of the step, in pieces if `fit` was told so."""
+        """Compute this rank's gradient of the step, in `accumulate` pieces."""
         if not rows:
             for weight in self._net.weights():
                 weight.gradient[:] = 0
             return []
         count = max(1, min(self._options.accumulate, least))
         if count == 1:
-            return [self._net.learn(features, labels, weights, rows, scale, wanted)]
+            return [self._net.learn(features, labels, weights, rows, scale, want_output)]
         edges = [rows * number // count for number in range(count + 1)]
         sums: list[Any] = []
-        seen = []
+        results = []
         for low, high in itertools.pairwise(edges):
             x, y = take_rows(features, low, high), take_rows(labels, low, high)
             w = None if weights is None else weights[low:high]
-            seen.append(self._net.learn(x, y, w, high - low, scale, wanted))
+            results.append(self._net.learn(x, y, w, high - low, scale, want_output))
             fresh = [weight.gradient for weight in self._net.weights()]
             sums = [a + b for a, b in zip(sums, fresh, strict=True)] if sums else [value.copy() for value in fresh]
         for weight, value in zip(self._net.weights(), sums, strict=True):
             weight.gradient[:] = value
-        return seen
+        return results
 
     def _limit(self) -> None:
         options = self._options
@@ -138,12 +139,12 @@ class MXNetReplica(Replica):
     def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
         features, labels, weights = self._rows(data, StepOptions())
         rows = row_count(features)
-        seen = self._net.score(features, labels, weights, rows)
-        loss = seen.loss_sum()
+        result = self._net.score(features, labels, weights, rows)
+        loss = result.loss_sum()
         count = 0.0 if loss is None else float(rows if weights is None else weights.sum())
         if not want_output:
             return Outcome(loss or 0.0, count)
-        return Outcome(loss or 0.0, count, _one(labels), seen.arrays())
+        return Outcome(loss or 0.0, count, _one(labels), result.arrays())
 
     def predict_step(self, features: Any) -> Any:
         return self._net.run(features)
@@ -151,14 +152,14 @@ class MXNetReplica(Replica):
     def _rows(self, data: Any, options: StepOptions) -> tuple[Any, list[Any], Any]:
         features, labels = _parts(data)
         if labels is None:
-            raise DataError('Training and evaluation need labels: give {"x": …, "y": …}, (x, y) or fit(x, y).')
+            raise DataError('Training and evaluation need labels: pass {"x": …, "y": …}, (x, y) or fit(x, y).')
         weights = data.get("w")
-        made = None if weights is None else np.asarray(weights, np.float64).reshape(-1)
+        weights = None if weights is None else np.asarray(weights, np.float64).reshape(-1)
         if options.class_weight is not None:
             classes = np.asarray(labels[0]).reshape(-1).astype(np.int64)
             by_class = np.array([options.class_weight.get(int(number), 1.0) for number in classes])
-            made = by_class if made is None else made * by_class
-        return features, labels, made
+            weights = by_class if weights is None else weights * by_class
+        return features, labels, weights
 
     def state(self) -> State:
         state: State = {"model": self._net.values() if self._net.ready() else {}}
@@ -171,27 +172,27 @@ class MXNetReplica(Replica):
     def load_state(self, state: State) -> None:
         if state["model"]:
             self._net.load(state["model"])
-        told = state.get("optimizer")
+        optimizer_state = state.get("optimizer")
         if self._attached and self._sync is not None:
-            self._sync.reload(told)
-        self._optimizer_state = told
+            self._sync.reload(optimizer_state)
+        self._optimizer_state = optimizer_state
 
     def reseed(self, seed: int, epoch: int, rank: int) -> None:
-        self._drawn = [seed, epoch, rank, 0]
-        self._seed_now()
+        self._stream = [seed, epoch, rank, 0]
+        self._seed_stream()
 
     def random_state(self) -> dict[str, Any]:
-        # MXNet does not tell where its random numbers stand: begin a new stream here, and remember which.
-        self._drawn[-1] += 1
-        self._seed_now()
-        return {"stream": list(self._drawn)}
+        # MXNet cannot report the state of its generator: start a new stream here, and save its number.
+        self._stream[-1] += 1
+        self._seed_stream()
+        return {"stream": list(self._stream)}
 
     def load_random_state(self, state: dict[str, Any]) -> None:
-        self._drawn = [int(number) for number in state["stream"]]
-        self._seed_now()
+        self._stream = [int(number) for number in state["stream"]]
+        self._seed_stream()
 
-    def _seed_now(self) -> None:
-        mx.random.seed(int(np.random.SeedSequence(self._drawn).generate_state(1)[0]) >> 1)
+    def _seed_stream(self) -> None:
+        mx.random.seed(int(np.random.SeedSequence(self._stream).generate_state(1)[0]) >> 1)
 
     def any(self, flag: bool) -> bool | None:
         assert self._sync is not None
@@ -206,7 +207,7 @@ class MXNetReplica(Replica):
 
 
 class ServingReplica(Replica):
-    """What a server or the scheduler shows to the training loop: no model, no data, but a part in every meeting."""
+    """The replica of a server or the scheduler: no model and no data, but part of every collective call."""
 
     gives_outputs = True
 
@@ -259,7 +260,7 @@ class ServingReplica(Replica):
 
 
 def _parts(data: Any) -> tuple[Any, list[Any] | None]:
-    """The features and the list of labels in a piece of data."""
+    """Return the features and the list of labels."""
     if not isinstance(data, dict) or "x" not in data:
         return data, None
     labels = data.get("y")

@@ -1,10 +1,10 @@
-"""MXNet (legacy: retired upstream) on its own KVStore or on Horovod. Importing this imports MXNet."""
+"""MXNet's synchronization strategies: its own KVStore, or Horovod. Imports MXNet."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import mxnet  # noqa: F401 - so that a missing package is reported at once
+import mxnet  # noqa: F401 - reports a missing package at once
 
 from orca.backends.mxnet.backend import MXNetBackend, ServerBackend
 from orca.backends.mxnet.sync import Sync

@@ -1,4 +1,4 @@
-"""A model on one process that was written as a Symbol or Module."""
+"""Symbol and Module models in one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from orca.backends.mxnet.nets import Net, Seen, Weight
+from orca.backends.mxnet.nets import Net, StepResult, Weight
 from orca.backends.mxnet.symbols import Graph
 from orca.backends.mxnet.tensors import to_mxnet, to_numpy, too_large
 from orca.errors import DataError
@@ -17,7 +17,7 @@ _EXECUTORS = 8
 
 
 class SymbolNet(Net):
-    """A Symbol whose last layers bring the loss, run by executors, one for each size of a batch."""
+    """A Symbol whose last layers define the loss, run by one executor per batch size."""
 
     has_loss = True
 
@@ -26,7 +26,7 @@ class SymbolNet(Net):
         self._init = init or mx.init.Uniform(0.01)
         self._averages = graph.averages()
         self._names = graph.parameters
-        self._learned = graph.learned
+        self._trainable = graph.learned
         self._values: dict[str, Any] = dict(graph.values)
         self._gradients: dict[str, Any] = {}
         self._executors: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -37,32 +37,34 @@ class SymbolNet(Net):
     def shape(self, features: Any) -> None:
         self.run(features)
 
-    def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, wanted: bool) -> Seen:
-        self._refuse(weights)
-        executor, told = self._executor(features, labels, train=True)
-        outputs = executor.forward(is_train=True, **told)
+    def learn(self, features: Any, labels: Any, weights: Any, rows: int, scale: float, want_output: bool) -> StepResult:
+        self._refuse_weights(weights)
+        executor, inputs = self._executor(features, labels, train=True)
+        outputs = executor.forward(is_train=True, **inputs)
         executor.backward()
         if self._averages:
             scale *= rows
         for gradient in self._gradients.values():
             gradient *= scale
         arrays = [output.asnumpy() for output in outputs]
-        return Seen(self._graph.loss(arrays, labels), arrays)
+        return StepResult(self._graph.loss(arrays, labels), arrays)
 
-    def score(self, features: Any, labels: Any, weights: Any, rows: int) -> Seen:
-        self._refuse(weights)
-        executor, told = self._executor(features, labels)
-        arrays = [output.asnumpy() for output in executor.forward(is_train=False, **told)]
-        return Seen(self._graph.loss(arrays, labels), arrays)
+    def score(self, features: Any, labels: Any, weights: Any, rows: int) -> StepResult:
+        self._refuse_weights(weights)
+        executor, inputs = self._executor(features, labels)
+        arrays = [output.asnumpy() for output in executor.forward(is_train=False, **inputs)]
+        return StepResult(self._graph.loss(arrays, labels), arrays)
 
     def run(self, features: Any) -> Any:
-        executor, told = self._executor(features, None)
-        return to_numpy(executor.forward(is_train=False, **told))
+        executor, inputs = self._executor(features, None)
+        return to_numpy(executor.forward(is_train=False, **inputs))
 
     @staticmethod
-    def _refuse(weights: Any) -> None:
+    def _refuse_weights(weights: Any) -> None:
         if weights is not None:
-            raise DataError("Rows of a Symbol cannot be weighted: it brings its own loss. Use a Gluon model for that.")
+            raise DataError(
+                "Sample weights are not supported for a Symbol, which defines its own loss: use a Gluon model."
+            )
 
     def inputs(self, features: Any) -> dict[str, Any]:
         names = self._graph.inputs
@@ -72,10 +74,10 @@ class SymbolNet(Net):
                     f"The model's inputs are {', '.join(names)}; the data has {', '.join(map(str, features))}."
                 )
             return features
-        given = list(features) if isinstance(features, list | tuple) else [features]
-        if len(given) != len(names):
-            raise DataError(f"The model's inputs are {', '.join(names)}; the data has {len(given)}.")
-        return dict(zip(names, given, strict=True))
+        arrays = list(features) if isinstance(features, list | tuple) else [features]
+        if len(arrays) != len(names):
+            raise DataError(f"The model's inputs are {', '.join(names)}; the data has {len(arrays)}.")
+        return dict(zip(names, arrays, strict=True))
 
     def columns(self, features: Any, labels: Any) -> dict[str, Any]:
         if labels and len(labels) != len(self._graph.labels):
@@ -83,45 +85,47 @@ class SymbolNet(Net):
         return {**self.inputs(features), **dict(zip(self._graph.labels, labels, strict=False))}
 
     def _executor(self, features: Any, labels: Any, train: bool = False) -> tuple[Any, dict[str, Any]]:
-        given = {name: np.asarray(array) for name, array in self.columns(features, labels or ()).items()}
-        # Executors take floats alone; in training all rows were looked at before.
-        large = self.whole or (() if train else [name for name in given if too_large(given[name], self.dtype)])
+        arrays = {name: np.asarray(array) for name, array in self.columns(features, labels or ()).items()}
+        # Executors accept only floats; in training `survey` has already checked all rows.
+        large = self.integer_columns or (
+            () if train else [name for name, array in arrays.items() if too_large(array, self.dtype)]
+        )
         if large:
-            raise self.too_large(large)
-        key = tuple(sorted((name, array.shape) for name, array in given.items()))
-        found = self._executors.pop(key, None) or self._bind({name: array.shape for name, array in given.items()})
-        self._executors[key] = found
+            raise self.too_large_error(large)
+        key = tuple(sorted((name, array.shape) for name, array in arrays.items()))
+        executor = self._executors.pop(key, None) or self._bind({name: array.shape for name, array in arrays.items()})
+        self._executors[key] = executor
         while len(self._executors) > _EXECUTORS:
             self._executors.popitem(last=False)
-        return found, {name: to_mxnet(array, np.float32) for name, array in given.items()}
+        return executor, {name: to_mxnet(array, np.float32) for name, array in arrays.items()}
 
     def _bind(self, shapes: dict[str, Any]) -> Any:
         symbol = self._graph.symbol
         try:
-            known, _, running = symbol.infer_shape(**shapes)
+            arguments, _, running = symbol.infer_shape(**shapes)
         except mx.base.MXNetError as error:
-            raise DataError(f"The model does not take such rows: {str(error).splitlines()[0]}.") from None
-        sizes = dict(zip(symbol.list_arguments(), known, strict=True))
-        self._make(symbol, sizes, dict(zip(symbol.list_auxiliary_states(), running, strict=True)))
+            raise DataError(f"The model does not accept these rows: {str(error).splitlines()[0]}.") from None
+        sizes = dict(zip(symbol.list_arguments(), arguments, strict=True))
+        self._create_parameters(symbol, sizes, dict(zip(symbol.list_auxiliary_states(), running, strict=True)))
         arrays = {name: self._values[name] if name in self._values else mx.nd.zeros(sizes[name]) for name in sizes}
         request = {name: "write" if name in self._gradients else "null" for name in sizes}
         states = {name: self._values[name] for name in symbol.list_auxiliary_states()}
         return symbol.bind(mx.cpu(), arrays, self._gradients, request, states)
 
-    def _make(self, symbol: Any, sizes: dict[str, Any], running: dict[str, Any]) -> None:
-        """Make the parameters, once their shapes are known."""
+    def _create_parameters(self, symbol: Any, sizes: dict[str, Any], running: dict[str, Any]) -> None:
+        """Create the missing parameters, now that their shapes are known."""
         attributes = symbol.attr_dict()
         for name, size in {**{name: sizes[name] for name in self._names}, **running}.items():
             if name not in self._values:
-                made = mx.nd.zeros(size)
-                self._init(mx.init.InitDesc(name, attributes.get(name)), made)
-                self._values[name] = made
-        for name in self._learned:
+                value = mx.nd.zeros(size)
+                self._init(mx.init.InitDesc(name, attributes.get(name)), value)
+                self._values[name] = value
+        for name in self._trainable:
             if name not in self._gradients:
                 self._gradients[name] = mx.nd.zeros(self._values[name].shape)
 
     def weights(self) -> list[Weight]:
-        return [Weight(name, self._values[name], self._gradients[name]) for name in self._learned]
+        return [Weight(name, self._values[name], self._gradients[name]) for name in self._trainable]
 
     def values(self) -> dict[str, Any]:
         return {name: value.asnumpy() for name, value in self._values.items()}
@@ -138,5 +142,5 @@ class SymbolNet(Net):
         return [self._values[name] for name in (*self._graph.symbol.list_auxiliary_states(), *self._graph.fixed)]
 
     def optimizer_params(self) -> dict[str, Any]:
-        # As Module does: multipliers of the symbol's attributes, no weight decay of biases.
-        return {"sym": self._graph.symbol, "param_idx2name": dict(enumerate(self._learned))}
+        # Like Module: multipliers from the symbol's attributes, no weight decay of biases.
+        return {"sym": self._graph.symbol, "param_idx2name": dict(enumerate(self._trainable))}

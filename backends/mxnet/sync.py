@@ -1,4 +1,4 @@
-"""How replicas on several ranks are kept the same; on one rank there is nothing to do."""
+"""Synchronization of replicas across ranks: the interface, and the strategy of a single rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Sync:
-    """The contract, and what one rank by itself does."""
+    """The interface of a synchronization strategy; as it is, that of a single rank."""
 
     keeps_step = True
     world = 1
@@ -28,13 +28,13 @@ class Sync:
         return Seat(rank, self.world)
 
     def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
-        """Begin with rank 0's values of these weights, and the state of an optimizer if there is one."""
+        """Start from rank 0's values of these weights, and from an optimizer state if there is one."""
         self.learner = Learner(optimizer, weights)
         if state is not None:
             self.learner.load_state(state)
 
     def reload(self, state: State | None) -> None:
-        """Hear that the weights were set anew, on every rank, and the optimizer's state with them."""
+        """Load an optimizer state, after every rank has loaded new weights."""
         assert self.learner is not None
         self.learner.load_state(state)
 
@@ -42,16 +42,16 @@ class Sync:
         """Sum the gradients over all ranks, in place."""
 
     def update(self) -> None:
-        """Use the gradients."""
+        """Apply the gradients."""
         assert self.learner is not None
         self.learner.update()
 
     def total(self, value: float) -> float:
-        """A number summed over all ranks."""
+        """Sum a number over all ranks."""
         return value
 
     def settle(self, statistics: Sequence[Any]) -> None:
-        """At the end of an epoch, make equal what the steps do not."""
+        """At the end of an epoch, synchronize what the steps do not, such as running statistics."""
 
     def optimizer_state(self) -> State:
         assert self.learner is not None
@@ -59,8 +59,8 @@ class Sync:
 
 
 def same_statistics(context: RankContext, statistics: Sequence[Any] | None) -> None:
-    """Take over rank 0's running statistics; a rank that has no model takes part with None."""
-    told = context.allgather([value.asnumpy() for value in statistics or ()] if context.place.rank == 0 else None)[0]
+    """Broadcast rank 0's running statistics; a rank without a model passes None."""
+    first = context.allgather([value.asnumpy() for value in statistics or ()] if context.place.rank == 0 else None)[0]
     if context.place.rank and statistics:
-        for own, first in zip(statistics, told, strict=True):
-            own[:] = mx.nd.array(first, dtype=own.dtype)
+        for own, value in zip(statistics, first, strict=True):
+            own[:] = mx.nd.array(value, dtype=own.dtype)

@@ -1,4 +1,4 @@
-"""What is MXNet's own: models of both interfaces, data, metrics, files, export, and errors that say what to do."""
+"""MXNet specifics: Gluon and Symbol models, data, metrics, files, export and error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from orca import XShards, create_config
 from orca.backends.mxnet import numpy_compat
-from orca.backends.mxnet.kvstore import gathered
+from orca.backends.mxnet.kvstore import merge_server_states
 from orca.context import Context, OrcaContext
 from orca.errors import ArgumentError, DataError, NotFittedError, ResourceError, WorkerError
 from tests.conformance.models import global_order, make_data
@@ -33,7 +33,7 @@ from mxnet import gluon
 
 
 def train_module(x, y, epochs, batch_size, values, params):
-    """Module itself, one process, the same batches of one size."""
+    """Train with Module itself, in one process, on the same batches."""
     module = module_creator({})
     module.bind([("data", (batch_size, x.shape[1]))], [("softmax_label", (batch_size,))])
     module.init_params(arg_params={name: mx.nd.array(value) for name, value in values.items()})
@@ -49,7 +49,7 @@ def train_module(x, y, epochs, batch_size, values, params):
 
 
 @pytest.mark.parametrize("creator", [symbol_creator, module_creator])
-def test_symbols_and_modules_train_as_module_does(local: Context, creator, tmp_path):
+def test_symbols_and_modules_match_training_with_module(local: Context, creator, tmp_path):
     x, y = make_data(96)
     params = {"learning_rate": 0.2, "momentum": 0.9, "wd": 0.01}
     config = create_config("sgd", params, log_interval=0, extra_config={"init": mx.init.Xavier()})
@@ -75,7 +75,7 @@ def test_symbols_and_modules_train_as_module_does(local: Context, creator, tmp_p
     np.testing.assert_allclose(module.get_outputs()[0].asnumpy(), output, rtol=1e-5, atol=1e-6)
 
 
-def test_data_of_every_kind_gives_the_same_model(local: Context):
+def test_every_kind_of_data_gives_the_same_model(local: Context):
     x, y = make_data(50)
     frame = pd.DataFrame({f"c{number}": x[:, number] for number in range(6)} | {"label": y})
     columns = {"feature_cols": [f"c{number}" for number in range(6)], "label_cols": ["label"]}
@@ -83,10 +83,10 @@ def test_data_of_every_kind_gives_the_same_model(local: Context):
 
     def creator(config, kv):
         assert (kv.rank, kv.num_workers) == (0, 1)
-        # The last of these batches is filled up with rows that were there before; they must not count twice.
+        # The last batch is padded with earlier rows, which must not count twice.
         return mx.io.NDArrayIter(x, y, batch_size=config["batch_size"])
 
-    given = [
+    inputs = [
         ((x, y), {}),
         (creator, {}),
         (loader, {}),
@@ -95,7 +95,7 @@ def test_data_of_every_kind_gives_the_same_model(local: Context):
         (frame, columns),
     ]
     models = []
-    for data, more in given:
+    for data, more in inputs:
         est = estimator(2)
         history = est.fit(data, epochs=1, batch_size=16, train_resize_batch_num=3, **more)
         assert history["rows"] == [50]
@@ -104,7 +104,7 @@ def test_data_of_every_kind_gives_the_same_model(local: Context):
         same_weights(est, models[0].get_model())
 
 
-def test_blocks_that_are_not_hybrid_weights_and_clipping(local: Context):
+def test_plain_blocks_weights_clipping_and_accumulation_match_one_worker(local: Context):
     class Plain(gluon.Block):
         def __init__(self):
             super().__init__()
@@ -132,7 +132,7 @@ def test_blocks_that_are_not_hybrid_weights_and_clipping(local: Context):
 
 
 class Either(gluon.Block):
-    """Uses one of its two layers, as the first row says."""
+    """Uses one of its two layers, chosen by the first row."""
 
     def __init__(self):
         super().__init__()
@@ -143,7 +143,7 @@ class Either(gluon.Block):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_layers_that_a_step_leaves_out_have_no_gradient(local: Context, workers):
+def test_layers_that_a_step_does_not_use_have_no_gradient(local: Context, workers):
     x, y = make_data(64)
     est = estimator(workers, None, model_creator=lambda config: Either())
     est.fit(x, y, epochs=1, batch_size=8, shuffle=False)
@@ -159,7 +159,7 @@ def test_layers_that_a_step_leaves_out_have_no_gradient(local: Context, workers)
             losses = [loss(net(mx.nd.array(x[share])), mx.nd.array(y[share])) for share in shares]
         mx.autograd.backward(losses)
         for parameter in net.collect_params().values():
-            parameter.data()._fresh_grad = True  # so that Trainer takes zeros too
+            parameter.data()._fresh_grad = True  # so that Trainer accepts zeros too
         trainer.step(8)
     same_weights(est, net)
 
@@ -185,19 +185,19 @@ def test_two_inputs_and_two_outputs(local: Context, tmp_path):
     import onnx
 
     graph = onnx.load(path).graph
-    known = {value.name for value in graph.initializer}
-    assert [value.name for value in graph.input if value.name not in known] == ["data0", "data1"]
+    weights = {value.name for value in graph.initializer}
+    assert [value.name for value in graph.input if value.name not in weights] == ["data0", "data1"]
 
 
-def test_a_model_leaves_by_onnx_and_openvino_with_the_same_predictions(local: Context, tmp_path):
+def test_onnx_and_openvino_exports_give_the_same_predictions(local: Context, tmp_path):
     import openvino
 
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(64, 1, 12, 12)).astype("f4"), rng.integers(0, 3, 64)
 
     def net(config):
-        made = gluon.nn.HybridSequential()
-        made.add(
+        block = gluon.nn.HybridSequential()
+        block.add(
             gluon.nn.Conv2D(4, 3, activation="relu"),
             gluon.nn.BatchNorm(),
             gluon.nn.MaxPool2D(),
@@ -205,7 +205,7 @@ def test_a_model_leaves_by_onnx_and_openvino_with_the_same_predictions(local: Co
             gluon.nn.Dropout(0.2),
             gluon.nn.Dense(3),
         )
-        return made
+        return block
 
     def symbol(config):
         flat = mx.sym.Flatten(mx.sym.var("data"))
@@ -217,27 +217,27 @@ def test_a_model_leaves_by_onnx_and_openvino_with_the_same_predictions(local: Co
         output = est.predict(x)
         for kind in ("onnx", "openvino"):
             path = est.export(kind, str(tmp_path / "model"))
-            found = openvino.compile_model(path, config={"INFERENCE_PRECISION_HINT": "f32"})(x[:50])[0]
-            np.testing.assert_allclose(found, output[:50], atol=1e-4, err_msg=kind)
+            exported = openvino.compile_model(path, config={"INFERENCE_PRECISION_HINT": "f32"})(x[:50])[0]
+            np.testing.assert_allclose(exported, output[:50], atol=1e-4, err_msg=kind)
     with pytest.raises(ArgumentError, match='expected "onnx" or "openvino"'):
         est.export("torchscript", str(tmp_path / "model"))
 
 
-def test_states_and_files(local: Context, tmp_path):
+def test_training_continues_from_saved_states_and_files(local: Context, tmp_path):
     x, y = make_data(64)
-    whole = estimator(2)
-    whole.fit(x, y, epochs=4, batch_size=16)
+    unbroken = estimator(2)
+    unbroken.fit(x, y, epochs=4, batch_size=16)
     first = estimator(1, None, model_dir=str(tmp_path / "run"))
     first.fit(x, y, epochs=2, batch_size=16)
     first.save(str(tmp_path / "half"))
     second = estimator(2).load(str(tmp_path / "half"))
     assert second.epoch == 2
     second.fit(x, y, epochs=2, batch_size=16)
-    same_weights(second, whole.get_model())
-    # The same gang goes on with weights that were loaded meanwhile.
+    same_weights(second, unbroken.get_model())
+    # The same gang continues with newly loaded weights.
     second.load(str(tmp_path / "half"))
     second.fit(x, y, epochs=2, batch_size=16)
-    same_weights(second, whole.get_model())
+    same_weights(second, unbroken.get_model())
     path = str(tmp_path / "net.params")
     second.save(path)
     net = model_creator({})
@@ -247,7 +247,7 @@ def test_states_and_files(local: Context, tmp_path):
     np.testing.assert_allclose(third.predict(x), second.predict(x), rtol=1e-5, atol=1e-6)
 
 
-def test_metrics_of_mxnet_are_exact(local: Context):
+def test_mxnet_metrics_are_exact(local: Context):
     x, y = make_data(70)
     est = estimator(
         3,
@@ -258,42 +258,42 @@ def test_metrics_of_mxnet_are_exact(local: Context):
         loss_creator=lambda config: gluon.loss.SoftmaxCrossEntropyLoss(from_logits=False),
     )
     est.fit(x, y, epochs=2, batch_size=16)
-    found = est.evaluate(x, y, batch_size=9)
+    scores = est.evaluate(x, y, batch_size=9)
     output = est.predict(x)
-    expected = {"loss": found["loss"]}
+    expected = {"loss": scores["loss"]}
     for metric in (mx.metric.Accuracy(), mx.metric.F1(), mx.metric.CustomMetric(half, "half")):
         metric.update([mx.nd.array(y)], [mx.nd.array(output)])
         expected[metric.get()[0]] = metric.get()[1]
-    assert found.pop("top_k_accuracy_2") == 1.0
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert scores.pop("top_k_accuracy_2") == 1.0
+    assert scores == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_loss_is_printed_as_often_as_the_config_says(local: Context, capfd, monkeypatch):
+def test_the_loss_is_printed_every_log_interval_steps(local: Context, capfd, monkeypatch):
     monkeypatch.setattr(OrcaContext, "log_output", True)
     x, y = make_data(64)
     est = estimator(2, config={**CONFIG, "log_interval": 2})
     est.fit(x, y, epochs=1, batch_size=8)
-    told = [line for line in capfd.readouterr().out.splitlines() if "epoch 1, step" in line]
-    assert len(told) == 4
-    assert "epoch 1, step 2: loss 0." in told[0]
+    lines = [line for line in capfd.readouterr().out.splitlines() if "epoch 1, step" in line]
+    assert len(lines) == 4
+    assert "epoch 1, step 2: loss 0." in lines[0]
 
 
-def test_servers_take_slots_and_the_error_says_so(local: Context):
+def test_servers_need_slots_and_the_error_counts_them(local: Context):
     est = estimator(2, 5)
-    words = (
+    message = (
         "2 workers, 5 servers and 1 scheduler need 8 slots; the local runtime has 6. "
         "Use init_orca_context(cores=8), or fewer workers or servers."
     )
     with pytest.raises(ResourceError) as caught:
         est.fit(*make_data(16), batch_size=8)
-    assert str(caught.value) == words
-    told = est.explain()
-    assert f"will not start: {words}" in told
-    assert "rendezvous: a port held by the scheduler" in told
+    assert str(caught.value) == message
+    text = est.explain()
+    assert f"will not start: {message}" in text
+    assert "rendezvous: a port held by the scheduler" in text
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         ({"model_creator": 3}, "model_creator=3"),
         ({"config": create_config("sgdd")}, "optimizer='sgdd' is not one of MXNet's"),
@@ -305,12 +305,12 @@ def test_servers_take_slots_and_the_error_says_so(local: Context):
         ({"backend": "ddp"}, "backend='ddp' is not known for mxnet"),
     ],
 )
-def test_bad_arguments_are_told_before_anything_starts(more, words):
-    with pytest.raises(ArgumentError, match=words):
+def test_bad_arguments_are_reported_before_launch(more, message):
+    with pytest.raises(ArgumentError, match=message):
         estimator(2, **more)
 
 
-def test_bad_models_and_data_are_told(local: Context):
+def test_bad_models_and_data_are_reported(local: Context):
     x, y = make_data(32)
     with pytest.raises(ArgumentError, match="fit needs loss_creator="):
         estimator(1, None, loss_creator=None).fit(x, y)
@@ -328,47 +328,47 @@ def test_bad_models_and_data_are_told(local: Context):
         estimator(1, None, model_creator=lambda config: gluon.nn.Embedding(5, 2, sparse_grad=True)).fit(x, y)
 
 
-def test_importing_mxnet_leaves_numpy_as_it_was():
+def test_importing_mxnet_leaves_numpy_unchanged():
     program = (
         "import numpy, orca; from orca.backends.mxnet.numpy_compat import _dropped; before = set(_dropped(numpy)); "
         "import mxnet; import mxnet.gluon.contrib.estimator; print(len(before) > 25, before == set(_dropped(numpy))); "
         "print(mxnet.nd.moveaxis(mxnet.nd.zeros((2, 3)), 0, 1).shape)"
     )
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert shown.stdout.splitlines() == ["True True", "(3, 2)"]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True True", "(3, 2)"]
 
 
-def test_a_numpy_that_lacks_new_names_lends_its_old_ones():
-    """As numpy 1.26, which has trapz and no trapezoid."""
+def test_a_numpy_without_the_new_names_keeps_its_old_ones():
+    """Like numpy 1.26, which has trapz and no trapezoid."""
     old = {name: getattr(np, name) for name in dir(np) if name != "trapezoid"}
     numpy = types.SimpleNamespace(**old, trapz=np.trapezoid, float_=np.float64)
-    found = numpy_compat._dropped(numpy)
-    assert "product" in found
-    assert not {"trapz", "float_"} & set(found)
+    dropped = numpy_compat._dropped(numpy)
+    assert "product" in dropped
+    assert not {"trapz", "float_"} & set(dropped)
     del numpy.trapz
     assert "trapz" not in numpy_compat._dropped(numpy)
 
 
-def test_states_of_several_servers_become_one():
-    """Slices of a big array are put together in the order of the servers; a small one lies on one of them."""
+def test_server_states_are_merged():
+    """Slices of a big array are concatenated in server order; a small array is stored on one server."""
     base = {"numbers": {"lr": 0.1}, "schedule": None}
     late = {"server": 1, "states": {"0": [np.array([3.0, 4.0])], "2": None}, "counts": {"0": 5, "2": 5}, **base}
     early = {"server": 0, "states": {"0": [np.array([1.0, 2.0])]}, "counts": {"0": 5}, **base}
-    whole = gathered([None, None, late, early, None])
-    np.testing.assert_array_equal(whole["states"]["0"][0], [1, 2, 3, 4])
-    assert whole["states"]["2"] is None
-    assert whole["counts"] == {"0": 5, "2": 5}
+    merged = merge_server_states([None, None, late, early, None])
+    np.testing.assert_array_equal(merged["states"]["0"][0], [1, 2, 3, 4])
+    assert merged["states"]["2"] is None
+    assert merged["counts"] == {"0": 5, "2": 5}
 
 
-def test_openvino_predicts_what_mxnet_does(local: Context):
+def test_openvino_predictions_match_mxnet(local: Context):
     x, y = make_data(60)
     symbol = {"model_creator": symbol_creator, "loss_creator": None}
     for more in ({}, symbol):
         est = estimator(1, None, **more)
         est.fit(x, y, epochs=2, batch_size=20)
-        wanted = est.predict(x)
-        np.testing.assert_allclose(est.predict(x, accelerator="openvino"), wanted, atol=1e-5)
+        expected = est.predict(x)
+        np.testing.assert_allclose(est.predict(x, accelerator="openvino"), expected, atol=1e-5)
         shards = est.predict(XShards.partition({"x": x}, num_shards=2), accelerator="openvino")
-        np.testing.assert_allclose(shards.to_numpy()["prediction"], wanted, atol=1e-5)
+        np.testing.assert_allclose(shards.to_numpy()["prediction"], expected, atol=1e-5)
     with pytest.raises(NotFittedError, match="call fit or load first"):
         estimator(1, None, **symbol).predict(x, accelerator="openvino")

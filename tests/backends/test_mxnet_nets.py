@@ -1,4 +1,4 @@
-"""What becomes of arrays, large whole numbers and fixed parameters in MXNet's models."""
+"""MXNet models: in-place computation, large integers and fixed parameters."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.conformance.mxnet_models import CONFIG, loss_creator, symbol_creator
 LARGE = 2**24 + 1
 
 
-class Halves(gluon.Block):
-    """Works on its input in place."""
+class HalvesInPlace(gluon.Block):
+    """Modifies its input in place."""
 
     def __init__(self):
         super().__init__()
@@ -37,49 +37,49 @@ class Halves(gluon.Block):
 
 def test_a_model_that_works_in_place_does_not_change_the_data(local: Context):
     x, y = make_data(32)
-    kept = x.copy()
-    net = GluonNet(Halves(), loss_creator({}), None)
+    before = x.copy()
+    net = GluonNet(HalvesInPlace(), loss_creator({}), None)
     first, second = net.run(x[4:12]), net.run(x[4:12])
     np.testing.assert_array_equal(first, second)
-    np.testing.assert_array_equal(x, kept)
-    # What was gathered for one step alone is not copied again.
+    np.testing.assert_array_equal(x, before)
+    # An array that was gathered for one step only is not copied again.
     fresh = x.take([1, 2, 3], axis=0)
     to_mxnet(fresh, np.float32)[:] = 7
     mx.nd.waitall()
     assert (fresh == 7).all()
-    est = estimator(1, None, model_creator=lambda config: Halves())
+    est = estimator(1, None, model_creator=lambda config: HalvesInPlace())
     est.fit(x, y, epochs=2, batch_size=8, shuffle=False)
     assert est.evaluate(x, y) == est.evaluate(x, y)
 
 
-def test_large_whole_numbers_stay_whole_in_every_batch_of_their_column(local: Context):
+def test_large_integers_stay_int64_in_every_batch_of_their_column(local: Context):
     ids = np.arange(64) % 8
     ids[50] = LARGE
     x, y = make_data(64)
 
-    def looks_up(config):
+    def look_up(config):
         return gluon.nn.HybridLambda(lambda F, x: F.one_hot(F.cast(x - (x > 100) * (LARGE - 7), "float32"), 8))
 
-    class Learns(gluon.HybridBlock):
+    class Classifier(gluon.HybridBlock):
         def __init__(self):
             super().__init__()
-            self.ids, self.body = looks_up({}), gluon.nn.Dense(2, in_units=8)
+            self.ids, self.body = look_up({}), gluon.nn.Dense(2, in_units=8)
 
         def hybrid_forward(self, F, a, b):
             return self.body(self.ids(a))
 
     def fit(workers):
-        est = estimator(workers, None, model_creator=lambda config: Learns())
+        est = estimator(workers, None, model_creator=lambda config: Classifier())
         est.fit({"x": {"a": ids, "b": x}, "y": y}, epochs=1, batch_size=8)
         return est
 
     same_weights(fit(2), fit(1).get_model())
-    with pytest.raises(WorkerError, match=r"a holds whole numbers above 16777216, which float32 cannot hold"):
+    with pytest.raises(WorkerError, match=r"a contains integers above 16777216, which float32 cannot represent"):
         dense = {"model_creator": lambda config: gluon.nn.Dense(2)}
         estimator(1, None, **dense).fit({"x": {"a": ids[:, None]}, "y": y}, batch_size=8, max_steps=1)
 
 
-def test_columns_are_judged_by_the_type_of_the_model():
+def test_the_integer_limit_depends_on_the_dtype_of_the_model():
     half = gluon.nn.Dense(2, in_units=1)
     half.cast("float16")
     for block, limit in ((gluon.nn.Dense(2, in_units=1), 2**24), (half, 2**11)):
@@ -87,7 +87,7 @@ def test_columns_are_judged_by_the_type_of_the_model():
         assert net.survey(np.array([[limit]]), [np.array([-limit])]) == []
         assert net.survey(np.array([[limit + 1]]), [np.array([-limit - 1])]) == ["x", "y"]
         assert net.survey([np.zeros((1, 1)), np.array([[limit + 1]])], None) == ["x.1"]
-    with pytest.raises(DataError, match="data holds whole numbers above 16777216"):
+    with pytest.raises(DataError, match="data contains integers above 16777216"):
         SymbolNet(Graph.of(symbol_creator({})), None).run(np.full((2, 6), LARGE))
 
 
@@ -97,7 +97,7 @@ def fixed_module(config):
     )
 
 
-def test_fixed_parameters_of_a_module_stay_as_they_are(local: Context):
+def test_fixed_parameters_of_a_module_stay_unchanged(local: Context):
     x, y = make_data(48)
     more = {"model_creator": fixed_module, "loss_creator": None, "config": {**CONFIG, "init": mx.init.Xavier()}}
     one = estimator(1, None, **more)
@@ -115,7 +115,7 @@ def test_fixed_parameters_of_a_module_stay_as_they_are(local: Context):
         np.testing.assert_allclose(value, one._state["model"][name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_modules_that_cannot_be_trained_here_are_refused():
+def test_unsupported_modules_are_refused():
     with pytest.raises(ArgumentError, match="state_names="):
         Graph.of(mx.mod.Module(symbol_creator({}), label_names=["softmax_label"], state_names=["first_bias"]))
     names = [name for name in symbol_creator({}).list_arguments() if name.startswith(("first", "second"))]
@@ -123,7 +123,7 @@ def test_modules_that_cannot_be_trained_here_are_refused():
         Graph.of(mx.mod.Module(symbol_creator({}), label_names=["softmax_label"], fixed_param_names=names))
 
 
-def test_iterators_that_keep_rows_back_are_refused():
+def test_iterators_that_withhold_rows_are_refused():
     x, y = make_data(10)
     rolling = mx.io.NDArrayIter(x, y, batch_size=4, last_batch_handle="roll_over")
     for source in (rolling, mx.io.ResizeIter(rolling, 3)):

@@ -1,4 +1,4 @@
-"""The MXNet part of the Orca document, snippet by snippet: only the import line and the data are ours."""
+"""The MXNet snippets of the Orca guide, verbatim except for the import line and the data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def get_loss(config):
     return gluon.loss.SoftmaxCrossEntropyLoss()
 
 
-def test_the_documents_snippets(context: Context):
+def test_the_guide_snippets(context: Context):
     config = create_config(log_interval=2, optimizer="adam",
                            optimizer_params={'learning_rate': 0.02})  # fmt: skip
     est = Estimator.from_mxnet(config=config,

@@ -1,4 +1,4 @@
-"""What servers and the scheduler of MXNet's KVStore do when something is wrong with them or asked of them."""
+"""Servers and the scheduler of MXNet's KVStore: failures, callbacks and optimizer state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.conformance.mxnet_models import model_creator
 
 
 class TakenPort:
-    """A creator of a model that, wherever it arrives, makes the scheduler use a port that is taken."""
+    """A model creator that, once unpickled, makes the scheduler use a port that is taken."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -58,13 +58,13 @@ def test_workers_wait_for_the_store_for_a_limited_time():
         "time.sleep(0.3)\n"
         "with limited(0.1, 'the scheduler'): time.sleep(60)"
     )
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
-    assert shown.returncode == 1
-    assert shown.stderr.startswith("Could not connect to the scheduler within 0.1 s")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Could not connect to the scheduler within 0.1 s")
 
 
-class Looks(Callback):
-    """Looks at the model in every hook, saves and stops the run after some epoch."""
+class Inspector(Callback):
+    """Inspects the model in every hook; saves and stops the run after epoch 2."""
 
     acts_on_batches = False
 
@@ -97,21 +97,21 @@ def norm(model):
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
-def test_callbacks_run_on_workers_and_servers_do_what_they_ask_for(local: Context, kind, tmp_path):
+def test_callbacks_run_on_workers_and_can_save_and_stop(local: Context, kind, tmp_path):
     x, y = make_data(64)
     est = estimator(2, kvstore=kind)
-    looks, kept = Looks(str(tmp_path / "looks")), ModelCheckpoint(str(tmp_path / "kept"), keep=1)
-    history = est.fit(x, y, epochs=5, batch_size=16, callbacks=[looks, kept])
+    inspector, saver = Inspector(str(tmp_path / "saved")), ModelCheckpoint(str(tmp_path / "last"), keep=1)
+    history = est.fit(x, y, epochs=5, batch_size=16, callbacks=[inspector, saver])
     assert history["epoch"] == [1, 2]
-    assert len(looks.norms) == 3
-    assert history["norm"] == pytest.approx(looks.norms[1:])
-    assert estimator(2).load(str(tmp_path / "looks")).epoch == 2
-    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["epoch-0002"]
-    assert estimator(1, None).load(kept.best_path).evaluate(x, y) == pytest.approx(est.evaluate(x, y), rel=1e-5)
+    assert len(inspector.norms) == 3
+    assert history["norm"] == pytest.approx(inspector.norms[1:])
+    assert estimator(2).load(str(tmp_path / "saved")).epoch == 2
+    assert [path.name for path in (tmp_path / "last").iterdir()] == ["epoch-0002"]
+    assert estimator(1, None).load(saver.best_path).evaluate(x, y) == pytest.approx(est.evaluate(x, y), rel=1e-5)
 
 
 class Unseeded(mx.init.Initializer):
-    """Draws numbers that no seed of Orca's fixes."""
+    """Ignores the seed."""
 
     def _init_weight(self, name, array):
         array[:] = np.random.default_rng().normal(size=array.shape)
@@ -125,19 +125,19 @@ def half_frozen(config):
     return net
 
 
-class KeepsWeights(Callback):
+class SavesWeights(Callback):
     """Writes each worker's weights to a file, before and after the run."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def before_run(self, run):
-        self.keep(run, "first")
+        self.save(run, "first")
 
     def after_run(self, run):
-        self.keep(run, "last")
+        self.save(run, "last")
 
-    def keep(self, run, when):
+    def save(self, run, when):
         values = [value.data().asnumpy().reshape(-1) for value in run.model.collect_params().values()]
         np.save(f"{self.folder}/{when}-{run.rank}.npy", np.concatenate(values))
 
@@ -151,26 +151,26 @@ class KeepsWeights(Callback):
     ],
     ids=["sync", "async", "horovod"],
 )
-def test_all_workers_begin_with_the_weights_of_the_first(local: Context, more, tmp_path):
+def test_all_workers_start_from_the_weights_of_worker_0(local: Context, more, tmp_path):
     est = estimator(2, model_creator=half_frozen, **more)
-    est.fit(*make_data(32), batch_size=8, callbacks=[KeepsWeights(str(tmp_path))])
+    est.fit(*make_data(32), batch_size=8, callbacks=[SavesWeights(str(tmp_path))])
     for when in ("first", "last"):
         first, second = (np.load(tmp_path / f"{when}-{rank}.npy") for rank in range(2))
         np.testing.assert_array_equal(first, second, err_msg=when)
         assert np.abs(first).sum() > 0
 
 
-def test_servers_go_back_to_the_optimizer_of_the_best_epoch(local: Context, tmp_path):
+def test_servers_restore_the_optimizer_of_the_best_epoch(local: Context, tmp_path):
     x, y = make_data(64)
     rate = mx.lr_scheduler.FactorScheduler(3, 0.9, base_lr=0.02)
     config = create_config("adam", {"learning_rate": 0.02, "lr_scheduler": rate}, log_interval=0)
     est = estimator(2, 2, kvstore="dist_async", config=config)
-    # The loss falls, so the first epoch is the one that counts.
+    # The loss falls, so with mode="max" the first epoch is the best one.
     stop = EarlyStopping("loss", mode="max", restore_best=True)
-    kept = ModelCheckpoint(str(tmp_path / "kept"), keep=None)
-    history = est.fit(x, y, epochs=5, batch_size=16, callbacks=[stop, kept])
+    saver = ModelCheckpoint(str(tmp_path / "all"), keep=None)
+    history = est.fit(x, y, epochs=5, batch_size=16, callbacks=[stop, saver])
     assert history["epoch"] == [1, 2]
-    first = estimator(2, kvstore="dist_async", config=config).load(str(tmp_path / "kept" / "epoch-0001"))
+    first = estimator(2, kvstore="dist_async", config=config).load(str(tmp_path / "all" / "epoch-0001"))
     mine, theirs = est._learned.state["optimizer"], first._learned.state["optimizer"]
     assert set(mine["counts"].values()) == {8}  # 4 steps of two workers
     assert mine["schedule"] == theirs["schedule"] != {}
@@ -181,7 +181,7 @@ def test_servers_go_back_to_the_optimizer_of_the_best_epoch(local: Context, tmp_
 
 
 @pytest.mark.parametrize("name", ["sgd", "nadam"])
-def test_an_optimizer_that_is_reset_begins_as_a_new_one(name):
+def test_a_reset_optimizer_behaves_like_a_new_one(name):
     def new():
         rate = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)
         return mx.optimizer.create(name, learning_rate=0.1, lr_scheduler=rate)
