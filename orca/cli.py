@@ -80,22 +80,24 @@ def _predict(
     progress: Annotated[bool | None, typer.Option(help="Show a progress bar; by default on terminals.")] = None,
 ) -> None:
     """Run a model on files and write its predictions."""
-    from orca.backends.openvino.predict_files import Options, predict_files
+    from orca.estimator import Estimator
+    from orca.runs.predict_files import Options, predict_files
 
     try:
-        options = Options(
-            batch_size,
-            device,
-            layout,
-            _words(columns),
-            _words(output_cols),
-            _pixels(size),
-            _numbers("--mean", mean),
-            _numbers("--scale", scale),
-            hint,
-            progress,
+        settings = {
+            "device": device,
+            "performance_hint": hint,
+            "mean": _numbers("--mean", mean),
+            "scale": _numbers("--scale", scale),
+        }
+        config = {name: value for name, value in settings.items() if value is not None}
+        options = Options(batch_size, layout, _words(columns), _words(output_cols), _pixels(size), progress)
+        summary = predict_files(
+            lambda layout: Estimator.from_openvino(model_path=model, config=config, layout=layout),
+            inputs,
+            output,
+            options,
         )
-        summary = predict_files(model, inputs, output, options)
     except OrcaError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, ArgumentError) else 1) from None
