@@ -1,4 +1,4 @@
-"""OpenVINO: inference with several requests in flight. `backend` imports OpenVINO, `telemetry` does not."""
+"""OpenVINO: asynchronous inference. `backend` imports OpenVINO, `telemetry` does not."""
 
 from __future__ import annotations
 

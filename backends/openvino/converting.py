@@ -1,4 +1,4 @@
-"""Turns live models of torch and Keras, and the files that only these can read, into OpenVINO's."""
+"""Converts torch and Keras models, and files that only these frameworks can read, to OpenVINO."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orca.shards.tree import as_arrays, leaves
 
 
 def load_keras(path: str) -> Any:
-    """The model in a .keras file."""
+    """Load the model in a .keras file."""
     try:
         import keras
     except ImportError as error:
@@ -30,7 +30,7 @@ def load_keras(path: str) -> Any:
 
 
 def load_torch(path: str) -> Any:
-    """The TorchScript or ExportedProgram in a file."""
+    """Load the TorchScript or ExportedProgram in a file."""
     try:
         import torch
     except ImportError as error:
@@ -41,8 +41,8 @@ def load_torch(path: str) -> Any:
         return torch.jit.load(path, map_location="cpu").eval()
     except RuntimeError as error:
         raise DataError(
-            f"model_path={path!r} holds no TorchScript. Weights alone are not a model: write it with est.export, "
-            "torch.jit.save or torch.export.save, or give the model itself as model=."
+            f"model_path={path!r} holds no TorchScript. Weights alone are not a model: save it with est.export, "
+            "torch.jit.save or torch.export.save, or pass the model itself as model=."
         ) from error
 
 
@@ -53,20 +53,21 @@ def _missing(package: str, extra: str, path: str) -> MissingPackageError:
 
 
 def convert(model: Any, shape: Any, example: Any) -> Any:
-    """A live model as OpenVINO's; a torch module has to be told what its inputs look like."""
+    """Convert a model object; a torch module needs the shape of its inputs, or an example."""
     kind = _kind(model)
     if kind == "keras":
         return _exported("keras", "multiworker", model, _keras_example(model) if example is None else example)
     if kind == "script":
         return _converted(model, input=_script_shapes(shape, example))
     if kind == "program":
-        made = _converted(model)
-        # The converter forgets all dimensions; the program's example has them.
+        network = _converted(model)
+        # The converter loses all dimensions; the program's example has them.
         args, kwargs = model.example_inputs or ((), {})
         tensors = [tensor for _, tensor in leaves([args, kwargs]) if hasattr(tensor, "shape")]
-        if len(tensors) == len(made.inputs):
-            made.reshape({port: [-1, *tensor.shape[1:]] for port, tensor in zip(made.inputs, tensors, strict=True)})
-        return made
+        if len(tensors) == len(network.inputs):
+            shapes = [[-1, *tensor.shape[1:]] for tensor in tensors]
+            network.reshape(dict(zip(network.inputs, shapes, strict=True)))
+        return network
     if kind == "torch":
         if example is None:
             example = _zeros(shape)
@@ -92,22 +93,22 @@ def _kind(model: Any) -> str:
 
 
 def _exported(framework: str, backend: str, model: Any, example: Any) -> Any:
-    """By way of the framework's own backend, which knows how to keep the number of rows open."""
+    """Convert through the export of the framework's own backend, which keeps the batch size dynamic."""
     with tempfile.TemporaryDirectory(prefix="orca-openvino-") as folder:
         path = find(framework, backend).framework.export(model, "openvino", f"{folder}/model.xml", example)
-        # A model read from files maps them; these files go away.
+        # A model read by path maps its files; these are temporary.
         with open(path, "rb") as xml, open(path[:-4] + ".bin", "rb") as weights:
             return core().read_model(xml.read(), weights.read())
 
 
-def _converted(model: Any, **how: Any) -> Any:
+def _converted(model: Any, **options: Any) -> Any:
     try:
         with _quiet():
-            return openvino.convert_model(model, **{key: value for key, value in how.items() if value is not None})
+            return openvino.convert_model(model, **{key: value for key, value in options.items() if value is not None})
     except OrcaError:
         raise
     except Exception as error:
-        raise DataError(f"OpenVINO cannot convert it: {first_line(error)}.") from error
+        raise DataError(f"OpenVINO cannot convert the model: {first_line(error)}.") from error
 
 
 def _script_shapes(shape: Any, example: Any) -> Any:
@@ -123,10 +124,10 @@ def _script_shapes(shape: Any, example: Any) -> Any:
 
 
 def _zeros(shape: Any) -> Any:
-    """Two rows of zeros in the form of a shape."""
+    """Return two rows of zeros of this shape."""
     if shape is None:
         raise ArgumentError(
-            "a torch module does not know the shape of its inputs: give shape=, such as (None, 3, 224, 224), or "
+            "a torch module does not know the shape of its inputs: pass shape=, such as (None, 3, 224, 224), or "
             "example=, a few rows."
         )
     if isinstance(shape, Mapping):
@@ -135,7 +136,7 @@ def _zeros(shape: Any) -> Any:
         return tuple(_zeros(entry) for entry in shape)
     rest = sides(shape)[1:]
     if -1 in rest:
-        raise ArgumentError(f"shape={shape!r}: only the first axis, the rows, may stay open here.")
+        raise ArgumentError(f"shape={shape!r}: only the first axis, the rows, may be None.")
     return np.zeros((2, *rest), np.float32)
 
 
@@ -144,18 +145,18 @@ def _keras_example(model: Any) -> Any:
 
     def zeros(tensor: Any) -> Any:
         if None in tensor.shape[1:]:
-            raise ArgumentError("the Keras model leaves more than its rows open: give example=, a few rows.")
+            raise ArgumentError("the Keras model has open axes other than its rows: pass example=, a few rows.")
         return np.zeros((2, *tensor.shape[1:]), keras.backend.standardize_dtype(tensor.dtype))
 
     inputs = getattr(model, "inputs", None)
     if not inputs:
-        raise ArgumentError("the Keras model does not know its inputs yet: give example=, a few rows.")
+        raise ArgumentError("the Keras model does not know its inputs yet: pass example=, a few rows.")
     return zeros(inputs[0]) if len(inputs) == 1 else keras.tree.map_structure(zeros, model.input)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what the converters say about themselves."""
+    """Hide the output and warnings of the converters."""
     logger = logging.getLogger("openvino")
     level = logger.level
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""A model as files of OpenVINO's own format: how it travels, and where a host keeps it with what was compiled."""
+"""A model as files in OpenVINO's format: how it is sent to workers, and the cache folder of a host."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any
 
 import openvino
 
-_KEPT = 32
-"""Models that a cache folder keeps; the ones that were not used for the longest time make way."""
+_CACHED_MODELS = 32
+"""The number of models in a cache folder; the least recently used are evicted."""
 
 
 class ModelFiles:
-    """An .xml and its .bin: files of the user's, or bytes, which every host that needs them keeps in its cache."""
+    """An .xml and its .bin: the user's files, or bytes, which each host writes to its cache when needed."""
 
     def __init__(self, xml: Path) -> None:
         self._xml: Path | None = xml
@@ -31,34 +31,34 @@ class ModelFiles:
 
     @classmethod
     def of(cls, model: Any, cache: Path) -> ModelFiles:
-        """Keep a model that is in memory."""
+        """Store a model that is in memory."""
         with tempfile.TemporaryDirectory(prefix="orca-openvino-") as folder:
             xml = Path(folder) / "model.xml"
-            # The weights stay as precise as they are.
+            # The weights keep their precision.
             openvino.save_model(model, str(xml), compress_to_fp16=False)
-            made = cls(xml)
-            made._kept(cache)
-            # The bytes stay: what lies in the cache has to make way for other models one day.
-            made._xml = None
-        return made
+            files = cls(xml)
+            files._cached(cache)
+            # The bytes stay in memory: the cache may evict the files.
+            files._xml = None
+        return files
 
     def path(self, cache: Path) -> Path:
-        """Where the .xml is on this host."""
-        return self._xml if self._xml is not None and self._xml.exists() else self._kept(cache)
+        """Return the path of the .xml on this host."""
+        return self._xml if self._xml is not None and self._xml.exists() else self._cached(cache)
 
     def folder(self, cache: Path) -> Path:
-        """The folder of this model in the cache."""
+        """Return the folder of this model in the cache."""
         return cache / self.digest[:32]
 
     @property
     def digest(self) -> str:
-        """What tells this model from others."""
+        """A hash of the model."""
         if self._digest is None:
             xml, weights = self._read()
-            made = hashlib.sha256(len(xml).to_bytes(8, "little"))
-            made.update(xml)
-            made.update(weights)
-            self._digest = made.hexdigest()
+            digest = hashlib.sha256(len(xml).to_bytes(8, "little"))
+            digest.update(xml)
+            digest.update(weights)
+            self._digest = digest.hexdigest()
         return self._digest
 
     def _read(self) -> tuple[bytes, bytes]:
@@ -68,17 +68,17 @@ class ModelFiles:
             self._bytes = self._xml.read_bytes(), weights.read_bytes() if weights.exists() else b""
         return self._bytes
 
-    def _kept(self, cache: Path) -> Path:
+    def _cached(self, cache: Path) -> Path:
         folder = self.folder(cache)
         if not all((folder / name).exists() for name in ("model.xml", "model.bin")):
             folder.mkdir(parents=True, exist_ok=True)
             xml, weights = self._read()
-            # The .xml comes last: whoever finds it finds the weights too. Others may do the same meanwhile.
+            # The .xml is written last, so that its weights exist. Other processes may write the same files meanwhile.
             for name, content in (("model.bin", weights), ("model.xml", xml)):
                 draft = folder / f".{os.getpid()}-{threading.get_ident()}-{name}"
                 draft.write_bytes(content)
                 draft.replace(folder / name)
-            _make_room(cache)
+            _evict(cache)
         return folder / "model.xml"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,36 +86,36 @@ class ModelFiles:
 
 
 def default_cache() -> Path:
-    """The folder that ORCA_CACHE_DIR names, or the user's for what can be made again, or one of temporary files."""
+    """Return the folder named by ORCA_CACHE_DIR, or the user's cache folder, or a temporary one."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orca"
-    place = Path(os.environ.get("ORCA_CACHE_DIR") or base) / "openvino"
+    folder = Path(os.environ.get("ORCA_CACHE_DIR") or base) / "openvino"
     with contextlib.suppress(OSError):
-        place.mkdir(parents=True, exist_ok=True)
-        if os.access(place, os.W_OK):
-            return place
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
     return Path(tempfile.gettempdir()) / f"orca-openvino-{os.getuid()}"
 
 
-def _make_room(cache: Path) -> None:
-    def used(folder: Path) -> float:
+def _evict(cache: Path) -> None:
+    def last_used(folder: Path) -> float:
         with contextlib.suppress(OSError):
             return folder.stat().st_mtime
         return 0.0
 
-    # Others may keep things of their own in the same folder.
+    # The user may have other files in the same folder.
     ours = [
         entry
         for entry in cache.iterdir()
         if re.fullmatch("[0-9a-f]{32}", entry.name) and ((entry / "model.xml").is_file() or (entry / "lock").is_file())
     ]
-    for folder in sorted(ours, key=used, reverse=True)[_KEPT:]:
-        # Whoever has the files open keeps them.
+    for folder in sorted(ours, key=last_used, reverse=True)[_CACHED_MODELS:]:
+        # Processes that have the files open can still read them.
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Let one process of this host at a time compile in a folder: the next one finds what the first has made."""
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process of this host at a time compile in a folder; the next one loads the result."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Post-training quantisation to int8 by NNCF, from rows that look like those to come."""
+"""Post-training quantization to int8 by NNCF, calibrated with representative rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from orca.backends.openvino.files import ModelFiles
@@ -21,7 +22,7 @@ PRESETS = ("mixed", "performance")
 
 
 def quantize(spec: OpenvinoSpec, features: Any, preset: str, options: dict[str, Any]) -> OpenvinoSpec:
-    """The same model with int8 weights and activations, whose ranges are those that the features cause."""
+    """Quantize the model to int8; the features determine the ranges of the activations."""
     if importlib.util.find_spec("nncf") is None:
         raise MissingPackageError(
             'quantize needs NNCF, which is not installed. Run: pip install "orca-estimator[nncf]"'
@@ -29,8 +30,8 @@ def quantize(spec: OpenvinoSpec, features: Any, preset: str, options: dict[str, 
     if preset not in PRESETS:
         raise ArgumentError(f"preset={preset!r}: expected one of {', '.join(PRESETS)}.")
     if not row_count(features):
-        raise DataError("calibration_data= has no rows. Give some hundred that look like those to come.")
-    # One row at a time if the model allows it, as each request is measured by itself.
+        raise DataError("calibration_data= has no rows. Pass a few hundred representative rows.")
+    # NNCF calibrates per request, so each has one row if the model allows it.
     requests = list(spec.requests(features, 1))
     with _quiet():
         import nncf
@@ -38,7 +39,7 @@ def quantize(spec: OpenvinoSpec, features: Any, preset: str, options: dict[str, 
         model = core().read_model(str(spec.files.path(spec.cache)))
         data = nncf.Dataset(requests, lambda arrays: dict(enumerate(arrays)))
         try:
-            made = nncf.quantize(
+            quantized = nncf.quantize(
                 model,
                 data,
                 preset=nncf.QuantizationPreset(preset),
@@ -48,15 +49,13 @@ def quantize(spec: OpenvinoSpec, features: Any, preset: str, options: dict[str, 
         except TypeError as error:
             raise ArgumentError(f"quantize: {error}") from error
         except RuntimeError as error:
-            raise DataError(f"NNCF cannot quantise this model: {first_line(error)}.") from error
-    return OpenvinoSpec(
-        ModelFiles.of(made, spec.cache), spec.inputs, spec.outputs, dict(spec.config), spec.form, f"{spec.origin}, int8"
-    )
+            raise DataError(f"NNCF cannot quantize this model: {first_line(error)}.") from error
+    return replace(spec, files=ModelFiles.of(quantized, spec.cache), origin=f"{spec.origin}, int8")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """NNCF draws progress bars, logs each step and, like OpenVINO's tools, reports its use; none of it is wanted."""
+    """Disable NNCF's progress bars, logging and usage reports."""
     os.environ.setdefault("NNCF_TELEMETRY_DISABLED", "1")
     logger = logging.getLogger("nncf")
     level = logger.level

@@ -1,4 +1,4 @@
-"""Batches through a compiled model, as many at once as it likes, with results in the order of the batches."""
+"""Runs batches through a compiled model, several at once, and returns the results in order."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import openvino
 
 Array = np.ndarray[Any, Any]
 _SPARE = 4
-"""Sets of requests that wait for the next run; each has memory for its inputs and outputs."""
+"""The maximum number of idle request sets kept for later runs; each holds memory for inputs and outputs."""
 _AHEAD = 2
-"""Requests beyond those that the model computes at once, so that none of its streams waits for Python."""
+"""Requests beyond the model's optimal number, so that none of its streams waits for Python."""
 
 
 class Queue:
-    """Requests that take turns: the oldest is waited for, read and started again with the next batch.
+    """A ring of requests: the oldest is awaited, read and restarted with the next batch.
 
     OpenVINO's AsyncInferQueue calls Python from its own threads whenever a request ends, and starts no more requests
-    than the model computes at once; each stream then stands still until Python has had its turn. Here more of them
-    wait than work, and one thread does all that is Python. Each run in flight has requests of its own: several
-    threads, or several half-done iterators of one thread, cannot share them.
+    than the model computes at once, so each stream idles until Python has run. Here some requests are always queued,
+    and all Python code runs on one thread. Every run has its own requests, as several threads, or several unfinished
+    iterators of one thread, cannot share them.
     """
 
     def __init__(self, compiled: Any, requests: int | None = None) -> None:
@@ -34,8 +34,8 @@ class Queue:
         return self._size
 
     def run(self, batches: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
-        """The outputs of each batch; the next batches are made while earlier ones are computed."""
-        idle = self._taken()
+        """Yield the outputs of each batch; later batches are prepared while earlier ones are computed."""
+        idle = self._idle_requests()
         busy: deque[tuple[Any, Sequence[Array]]] = deque()
         try:
             for inputs in batches:
@@ -45,10 +45,10 @@ class Queue:
                     done = _outputs(request)
                 else:
                     request = idle.pop() if idle else self._compiled.create_infer_request()
-                for place, array in enumerate(inputs):
-                    request.set_input_tensor(place, openvino.Tensor(_writable(array), shared_memory=True))
+                for index, array in enumerate(inputs):
+                    request.set_input_tensor(index, openvino.Tensor(_writable(array), shared_memory=True))
                 request.start_async()
-                # OpenVINO reads the arrays where they are: they have to live until the request is done.
+                # OpenVINO reads the arrays in place: they must stay alive until the request is done.
                 busy.append((request, inputs))
                 if done is not None:
                     yield done
@@ -58,12 +58,12 @@ class Queue:
                 idle.append(request)
                 yield done
         finally:
-            # Nothing may still be read when the arrays are given up; a request that failed is not used again.
-            idle += [request for request, _ in busy if _rested(request)]
+            # No request may still read the arrays when they are released; failed requests are not reused.
+            idle += [request for request, _ in busy if _finished(request)]
             if len(self._free) < _SPARE:
                 self._free.append(idle)
 
-    def _taken(self) -> list[Any]:
+    def _idle_requests(self) -> list[Any]:
         try:
             return self._free.pop()
         except IndexError:
@@ -71,12 +71,12 @@ class Queue:
 
 
 def _outputs(request: Any) -> list[Array]:
-    """What a request has found, once it is done; its own memory is used again for the next batch."""
+    """Wait for a request and copy its outputs, as its memory is reused for the next batch."""
     request.wait()
     return [tensor.data.copy() for tensor in request.output_tensors]
 
 
-def _rested(request: Any) -> bool:
+def _finished(request: Any) -> bool:
     try:
         request.wait()
     except RuntimeError:
@@ -85,17 +85,17 @@ def _rested(request: Any) -> bool:
 
 
 class _Memory:
-    """The memory of an array for numpy, without the mark that it is only for reading."""
+    """The memory of an array without its read-only flag."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
-        told = dict(array.__array_interface__)
-        told["data"] = (told["data"][0], False)
-        self.__array_interface__ = told
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
 
 
 def _writable(array: Array) -> Array:
-    """The same memory as an array that OpenVINO reads where it is: it copies those that are marked as read-only.
+    """Return the same memory without its read-only flag: OpenVINO copies read-only arrays.
 
     It never writes to inputs.
     """

@@ -1,4 +1,4 @@
-"""Reads models of any format that OpenVINO knows, and says in one sentence what is wrong with one that it does not."""
+"""Reads models of any format that OpenVINO supports, with errors of one sentence."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ _cores: dict[int, Any] = {}
 
 
 def core() -> Any:
-    """OpenVINO's Core of this process."""
-    # That of a parent is kept as it is: its threads are not here, and to end it would wait for them for ever.
-    mine = os.getpid()
-    if mine not in _cores:
-        _cores[mine] = openvino.Core()
-    return _cores[mine]
+    """Return OpenVINO's Core of this process."""
+    # A forked child must not destroy its parent's Core: it would wait forever for threads that it does not have.
+    pid = os.getpid()
+    if pid not in _cores:
+        _cores[pid] = openvino.Core()
+    return _cores[pid]
 
 
 def read(path: str, shape: Any, example: Any) -> Any:
-    """The model in a file or folder, or at an fsspec URL."""
+    """Read the model in a file or folder, or at an fsspec URL."""
     if "://" in path:
         with _fetched(path) as local:
             return _read(local, path, shape, example)
     return _read(path, path, shape, example)
 
 
-def _read(path: str, told: str, shape: Any, example: Any) -> Any:
+def _read(path: str, name: str, shape: Any, example: Any) -> Any:
     if not os.path.exists(path):
-        raise DataError(f"model_path={told!r} does not exist.")
+        raise DataError(f"model_path={name!r} does not exist.")
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
-        raise DataError(f"model_path={told!r} is a folder without a saved_model.pb; expected {KINDS}.")
+        raise DataError(f"model_path={name!r} is a folder without a saved_model.pb; expected {KINDS}.")
     lower = path.lower()
     if lower.endswith((".keras", ".pt2", *_TORCH)):
         from orca.backends.openvino import converting
 
         load: Callable[[str], Any] = converting.load_keras if lower.endswith(".keras") else converting.load_torch
-        with explained(told):
+        with explained(name):
             loaded = load(path)
-        return convert(loaded, shape, example, f"model_path={told!r}")
+        return convert(loaded, shape, example, f"model_path={name!r}")
     if lower.endswith(".xml"):
-        _check_bin(path, told)
-    with explained(told):
+        _check_bin(path, name)
+    with explained(name):
         if os.path.isdir(path) or lower.endswith(".pb"):
             return openvino.convert_model(path)
         return core().read_model(path)
 
 
-def convert(model: Any, shape: Any, example: Any, told: str = "model=") -> Any:
-    """A live model of another framework as OpenVINO's."""
+def convert(model: Any, shape: Any, example: Any, source: str = "model=") -> Any:
+    """Convert a model object of another framework."""
     if isinstance(model, openvino.Model):
         return model
     from orca.backends.openvino import converting
@@ -67,39 +67,39 @@ def convert(model: Any, shape: Any, example: Any, told: str = "model=") -> Any:
     try:
         return converting.convert(model, shape, example)
     except OrcaError as error:
-        raise type(error)(f"{told}: {error}") from error
+        raise type(error)(f"{source}: {error}") from error
 
 
-def _check_bin(path: str, told: str) -> None:
-    """Raise if an .xml names weights that are not there."""
+def _check_bin(path: str, name: str) -> None:
+    """Raise if the weights of an .xml are missing."""
     weights = Path(path).with_suffix(".bin")
     if weights.exists():
         return
     text = Path(path).read_text(errors="replace")
     if 'type="Const"' in text:
         raise DataError(
-            f"{str(Path(told).with_suffix('.bin'))!r} is missing: the weights of model_path={told!r} have to lie "
-            "beside it."
+            f"{str(Path(name).with_suffix('.bin'))!r} is missing: the weights of model_path={name!r} must be in the "
+            "same folder."
         )
 
 
 @contextmanager
-def explained(told: str) -> Iterator[None]:
-    """Make what OpenVINO says about a model one sentence that names the file."""
+def explained(name: str) -> Iterator[None]:
+    """Turn OpenVINO's errors into one sentence that names the file."""
     try:
         yield
     except OrcaError:
         raise
     except Exception as error:
-        raise DataError(f"model_path={told!r} cannot be read: {first_line(error)}.{_advice(error)}") from error
+        raise DataError(f"model_path={name!r} cannot be read: {first_line(error)}.{_advice(error)}") from error
 
 
 def _advice(error: Exception) -> str:
     text = str(error)
     if re.search(r"doesn't contain the operation|No conversion|not supported|unsupported|Unsupported", text):
-        return " OpenVINO does not know this operation: export the model without it, or update openvino."
+        return " OpenVINO does not support this operation: export the model without it, or update openvino."
     if re.search(r"[Pp]ars|at offset|tag", text):
-        return " The file is damaged or cut off: export or copy it again."
+        return " The file is damaged or truncated: export or copy it again."
     return f" Expected {KINDS}."
 
 
@@ -107,15 +107,15 @@ _ASIDES = ("Check '", "Exception from", "FrontEnd API failed", "Model wasn't ful
 
 
 def first_line(error: Exception) -> str:
-    """What an error of OpenVINO's is about: it begins with where in its own code it noticed."""
+    """Return the first line of an OpenVINO error that is not about OpenVINO's own source code."""
     lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
-    telling = [line for line in lines if not line.startswith(_ASIDES)]
-    return (telling or lines or [type(error).__name__])[0].rstrip(".:")
+    relevant = [line for line in lines if not line.startswith(_ASIDES)]
+    return (relevant or lines or [type(error).__name__])[0].rstrip(".:")
 
 
 @contextmanager
 def _fetched(url: str) -> Iterator[str]:
-    """A copy of a remote file, and of the weights beside an .xml, on this machine."""
+    """Download a remote file, and the weights of an .xml."""
     import fsspec
 
     files, target = fsspec.core.url_to_fs(url)
@@ -132,7 +132,7 @@ def _fetched(url: str) -> Iterator[str]:
 
 
 def reshaped(model: Any, shape: Any) -> Any:
-    """The model for inputs of the given shape: a tuple, or for several inputs a list or dict of them."""
+    """Reshape the model's inputs: a tuple, or for several inputs a list or dict of tuples."""
     if shape is None:
         return model
     by_name = {name: port for port in model.inputs for name in port.get_names()}
@@ -140,34 +140,34 @@ def reshaped(model: Any, shape: Any) -> Any:
         unknown = [name for name in shape if name not in by_name]
         if unknown:
             raise ArgumentError(
-                f"shape= names {unknown[0]!r}, which is no input of the model." + suggest(unknown[0], by_name)
+                f"shape= names {unknown[0]!r}, which is not an input of the model." + suggest(unknown[0], by_name)
             )
-        wanted = {by_name[name]: sides(value) for name, value in shape.items()}
+        shapes = {by_name[name]: sides(value) for name, value in shape.items()}
     elif shape and all(isinstance(entry, list | tuple) for entry in shape):
         if len(shape) != len(model.inputs):
             raise ArgumentError(f"shape= has {len(shape)} entries; the model has {len(model.inputs)} inputs.")
-        wanted = {port: sides(value) for port, value in zip(model.inputs, shape, strict=True)}
+        shapes = {port: sides(value) for port, value in zip(model.inputs, shape, strict=True)}
     else:
-        wanted = {model.inputs[0]: sides(shape)}
+        shapes = {model.inputs[0]: sides(shape)}
     try:
-        model.reshape(wanted)
+        model.reshape(shapes)
     except RuntimeError as error:
         raise ArgumentError(f"shape={shape!r} does not fit the model: {first_line(error)}.") from error
     return model
 
 
 def sides(shape: Any) -> list[int]:
-    """A shape for OpenVINO, where -1 is any length."""
+    """Check a shape and convert it for OpenVINO, where -1 is any length."""
     if not isinstance(shape, list | tuple) or not shape:
         raise ArgumentError(f"shape={shape!r}: expected one number per axis, with None for any length.")
-    made = [-1 if side is None else side for side in shape]
-    if any(isinstance(side, bool) or not isinstance(side, int) or side < -1 or side == 0 for side in made):
+    lengths = [-1 if side is None else side for side in shape]
+    if any(isinstance(side, bool) or not isinstance(side, int) or side < -1 or side == 0 for side in lengths):
         raise ArgumentError(f"shape={shape!r}: expected one number per axis, with None for any length.")
-    return made
+    return lengths
 
 
 def typed(model: Any) -> Any:
-    """The model with inputs that do not say their type taken for float32."""
+    """Set inputs without a type to float32."""
     unknown = [port for port in model.inputs if port.get_element_type().is_dynamic()]
     for port in unknown:
         port.get_node().set_element_type(openvino.Type.f32)
@@ -177,7 +177,7 @@ def typed(model: Any) -> Any:
 
 
 def prepared(model: Any, config: Mapping[str, Any]) -> Any:
-    """The model with the mean and scale of the config as its first steps."""
+    """Add the mean and scale of the config to the model as its first steps."""
     mean, scale = config.get("mean"), config.get("scale")
     if mean is None and scale is None:
         return model
@@ -203,7 +203,7 @@ def prepared(model: Any, config: Mapping[str, Any]) -> Any:
 
 
 def layout_of(port: Any) -> str | None:
-    """The layout that the model itself states for an input, if it does."""
+    """Return the layout that the model declares for an input, if any."""
     text = str(port.get_node().get_layout()).strip("[]").replace(",", "")
     return text if text.isalpha() else None
 
@@ -212,23 +212,23 @@ def _shape(port: Any) -> tuple[int | None, ...]:
     return tuple(None if side.is_dynamic else side.get_length() for side in port.partial_shape)
 
 
-def ports_of(found: Any, what: str) -> list[Port]:
-    """Inputs or outputs of a model in its own order."""
-    made = []
-    for index, port in enumerate(found):
+def ports_of(model_ports: Any, what: str) -> list[Port]:
+    """Describe the inputs or outputs of a model, in its own order."""
+    ports = []
+    for index, port in enumerate(model_ports):
         names = frozenset(port.get_names())
         if port.partial_shape.rank.is_dynamic:
             if what == "input":
-                told = repr(min(names)) if names else str(index)
+                label = repr(min(names)) if names else str(index)
                 raise ArgumentError(
-                    f"The input {told} of the model has no known number of axes: give shape=, "
+                    f"The input {label} of the model has an unknown number of axes: pass shape=, "
                     "such as (None, 3, 224, 224)."
                 )
             shape: tuple[int | None, ...] = (None,)
         else:
             shape = _shape(port)
-        # A converted model keeps names of its inner values beside the one that its author chose.
+        # A converted model has names of internal tensors next to the one that its author chose.
         best = sorted(names, key=lambda name: (not name.isidentifier(), name[:1].isdigit(), len(name), name))
         name = best[0] if best else f"{what}_{index}"
-        made.append(Port(name, names, port.get_element_type().to_dtype().name, shape, bool(names)))
-    return made
+        ports.append(Port(name, names, port.get_element_type().to_dtype().name, shape, bool(names)))
+    return ports

@@ -1,4 +1,4 @@
-"""One compiled model in one process: rows in, outputs out, several requests at once."""
+"""The compiled model of one process, with several requests in flight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from orca.backends.base import Outcome, Replica, State
 from orca.backends.openvino import settings
-from orca.backends.openvino.files import alone
+from orca.backends.openvino.files import locked
 from orca.backends.openvino.ports import Array
 from orca.backends.openvino.queue import Queue
 from orca.backends.openvino.reading import core, first_line
@@ -17,16 +17,16 @@ from orca.backends.openvino.spec import OpenvinoSpec, Requests
 from orca.errors import ArgumentError, DataError
 from orca.shards.feed import Batch
 
-ONLY_PREDICTS = "OpenVINO only predicts: {what} is not there. Train with from_torch or from_keras."
+ONLY_PREDICTS = "OpenVINO only predicts: {what}() is not supported. Train with from_torch or from_keras."
 
 
 def refuse(what: str) -> NoReturn:
-    """Say that this backend only predicts."""
+    """Raise an error which says that this backend only predicts."""
     raise ArgumentError(ONLY_PREDICTS.format(what=what))
 
 
 class OpenvinoReplica(Replica):
-    """Runs the model; never learns."""
+    """Runs the model; cannot be trained."""
 
     def __init__(self, spec: OpenvinoSpec, threads: int) -> None:
         self._spec = spec
@@ -37,21 +37,21 @@ class OpenvinoReplica(Replica):
         return next(iter(self.predict_stream([features])))
 
     def predict_stream(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The outputs of each batch; all requests of all batches share one queue."""
+        """Yield the outputs of each batch; the requests of all batches share one queue."""
         spec = self._spec
-        begun: list[Requests] = []
+        pending: list[Requests] = []
 
-        def every() -> Iterator[list[Array]]:
+        def all_requests() -> Iterator[list[Array]]:
             for features in batches:
                 requests = spec.requests(features)
-                begun.append(requests)
+                pending.append(requests)
                 yield from requests
 
         done: list[list[Array]] = []
-        for outputs in self._run(every()):
+        for outputs in self._run(all_requests()):
             done.append(outputs)
-            if len(done) == len(begun[0]):
-                yield self._joined(done, begun.pop(0))
+            if len(done) == len(pending[0]):
+                yield self._join(done, pending.pop(0))
                 done = []
 
     def _run(self, requests: Iterator[list[Array]]) -> Iterator[list[Array]]:
@@ -60,24 +60,24 @@ class OpenvinoReplica(Replica):
         except RuntimeError as error:
             raise DataError(f"OpenVINO cannot run {self._spec.origin!r} on these rows: {first_line(error)}.") from error
 
-    def _joined(self, done: list[list[Array]], requests: Requests) -> Any:
-        """The outputs of a batch's requests as one, with the rows that only filled up a request cut off."""
+    def _join(self, done: list[list[Array]], requests: Requests) -> Any:
+        """Join the outputs of a batch's requests, without the rows that padded a request."""
         joined = []
         for port, parts in zip(self._spec.outputs, zip(*done, strict=True), strict=True):
             if requests.nested:
                 joined.append(np.stack(parts))
                 continue
-            cut = []
+            unpadded = []
             for part, length in zip(parts, requests.lengths, strict=True):
                 sent = self._spec.fixed_batch or length
                 if part.ndim == 0 or part.shape[0] != sent:
                     raise DataError(
                         f"The output {port} gave shape {list(part.shape)} for {sent} row{'s' * (sent > 1)} of input: "
-                        "predictions need one row for each. To get all of it for each request, give an array of whole "
-                        "requests, such as data[:, None] for requests of one row."
+                        "predictions need one row for each. To get the full output of each request, pass an array of "
+                        "whole requests, such as data[:, None] for requests of one row."
                     )
-                cut.append(part[:length])
-            rows = cut[0] if len(cut) == 1 else np.concatenate(cut)
+                unpadded.append(part[:length])
+            rows = unpadded[0] if len(unpadded) == 1 else np.concatenate(unpadded)
             joined.append(rows if requests.inner is None else rows.reshape(-1, requests.inner, *rows.shape[1:]))
         return self._spec.arranged(joined)
 
@@ -101,17 +101,17 @@ class OpenvinoReplica(Replica):
 
 
 def compiled(spec: OpenvinoSpec, threads: int) -> Any:
-    """The model compiled for this process; the first process of a host compiles, later ones load what it made."""
+    """Compile the model for this process; later processes of a host load the result from its cache."""
     device = settings.device(spec.config)
     folder = spec.files.folder(spec.cache)
-    told = {"CACHE_DIR": str(folder), **settings.properties(spec.config, threads)}
+    properties = {"CACHE_DIR": str(folder), **settings.properties(spec.config, threads)}
     try:
-        with alone(folder):
-            return core().compile_model(str(spec.files.path(spec.cache)), device, told)
+        with locked(folder):
+            return core().compile_model(str(spec.files.path(spec.cache)), device, properties)
     except RuntimeError as error:
-        known = ", ".join(core().available_devices)
+        devices = ", ".join(core().available_devices)
         if device.partition(":")[0].partition(".")[0] not in {*core().available_devices, "AUTO", "HETERO", "BATCH"}:
             raise ArgumentError(
-                f"config has device={device!r}, which is not on this machine. It has: {known}."
+                f"config has device={device!r}, which is not on this machine. It has: {devices}."
             ) from error
         raise ArgumentError(f"OpenVINO cannot compile {spec.origin!r} for {device}: {first_line(error)}.") from error

@@ -1,4 +1,4 @@
-"""The config of an OpenVINO estimator: checked here, turned into OpenVINO's own properties."""
+"""The config of an OpenVINO estimator: its checks, and its conversion to OpenVINO's properties."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orca.errors import ArgumentError, suggest
 
 HINTS = ("throughput", "latency", "cumulative_throughput")
 PRECISIONS = ("f32", "f16", "bf16")
-_SAME = {"fp32": "f32", "float32": "f32", "fp16": "f16", "float16": "f16", "bfloat16": "bf16", "hint": "throughput"}
-_KNOWN = (
+_ALIASES = {"fp32": "f32", "float32": "f32", "fp16": "f16", "float16": "f16", "bfloat16": "bf16", "hint": "throughput"}
+_NAMES = (
     "device",
     "performance_hint",
     "num_streams",
@@ -26,13 +26,13 @@ _KNOWN = (
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """Raise if an entry of the config is not known or has no such value."""
+    """Raise if an entry of the config is unknown or has an invalid value."""
     for name in config:
-        if name in _KNOWN or name.isupper():
+        if name in _NAMES or name.isupper():
             continue
         raise ArgumentError(
-            f"config has {name!r}, which OpenVINO estimators do not know. Known: {', '.join(_KNOWN)}, and OpenVINO's "
-            f"own properties in capitals.{suggest(name, _KNOWN)}"
+            f"config has {name!r}, which is not an OpenVINO setting. Settings: {', '.join(_NAMES)}, and OpenVINO's "
+            f"own properties in upper case.{suggest(name, _NAMES)}"
         )
     for name in ("num_streams", "num_requests", "num_threads"):
         value = config.get(name)
@@ -46,38 +46,40 @@ def check(config: Mapping[str, Any]) -> None:
         raise ArgumentError(f'config has device={device!r}: expected a name such as "CPU" or "AUTO".')
 
 
-def _choice(config: Mapping[str, Any], name: str, known: tuple[str, ...]) -> str | None:
+def _choice(config: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str | None:
     value = config.get(name)
     if value is None:
         return None
-    word = _SAME.get(str(value).lower(), str(value).lower())
-    if word not in known:
-        raise ArgumentError(f"config has {name}={value!r}: expected one of {', '.join(known)}.{suggest(word, known)}")
+    word = _ALIASES.get(str(value).lower(), str(value).lower())
+    if word not in choices:
+        raise ArgumentError(
+            f"config has {name}={value!r}: expected one of {', '.join(choices)}.{suggest(word, choices)}"
+        )
     return word
 
 
 def device(config: Mapping[str, Any]) -> str:
-    """The device's name as OpenVINO knows it."""
+    """Return OpenVINO's name of the device."""
     return str(config.get("device", "CPU")).upper()
 
 
 def properties(config: Mapping[str, Any], threads: int) -> dict[str, Any]:
-    """What `compile_model` is told, for a process that may use so many threads (0: as many as it likes).
+    """Return the properties for `compile_model` in a process that may use `threads` threads (0: no limit).
 
     >>> properties({"num_streams": 2}, 2)["NUM_STREAMS"]
     '2'
     """
-    told: dict[str, Any] = {"PERFORMANCE_HINT": (_choice(config, "performance_hint", HINTS) or HINTS[0]).upper()}
-    # Some processors would compute in halves by default: faster, and other numbers than the model's own.
+    properties: dict[str, Any] = {"PERFORMANCE_HINT": (_choice(config, "performance_hint", HINTS) or HINTS[0]).upper()}
+    # By default some processors would compute in bfloat16 or float16: faster, but with other results.
     precision = _choice(config, "precision", (*PRECISIONS, "auto")) or "f32"
     if precision != "auto":
-        told["INFERENCE_PRECISION_HINT"] = precision
+        properties["INFERENCE_PRECISION_HINT"] = precision
     if config.get("num_streams") is not None:
-        told["NUM_STREAMS"] = str(config["num_streams"]).upper()
-    wanted = int(config.get("num_threads") or threads)
-    if wanted and device(config) == "CPU":
-        told["INFERENCE_NUM_THREADS"] = wanted
-        if wanted < usable_cpus():
-            # OpenVINO would bind its threads to the first cores, and so would every other process of this host.
-            told["ENABLE_CPU_PINNING"] = False
-    return {**told, **{name: value for name, value in config.items() if name.isupper()}}
+        properties["NUM_STREAMS"] = str(config["num_streams"]).upper()
+    limit = int(config.get("num_threads") or threads)
+    if limit and device(config) == "CPU":
+        properties["INFERENCE_NUM_THREADS"] = limit
+        if limit < usable_cpus():
+            # OpenVINO would pin its threads to the first cores, as would every other process of this host.
+            properties["ENABLE_CPU_PINNING"] = False
+    return {**properties, **{name: value for name, value in config.items() if name.isupper()}}

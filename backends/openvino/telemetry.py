@@ -1,10 +1,10 @@
-"""Keeps OpenVINO's tools from reporting their use: for each report they fork the process, which can hang it."""
+"""Disables the usage reports of OpenVINO's tools: each report forks the process, which can hang it."""
 
 from __future__ import annotations
 
 
 def off() -> None:
-    """From now on nothing is reported by this process."""
+    """Disable usage reports in this process."""
     try:
         from openvino_telemetry.backend.backend_ga4 import GA4Backend
     except ImportError:

@@ -66,10 +66,10 @@ def predict_files(
     """Run a model over files and write its outputs, next to the columns of the input if it has any.
 
     Args:
-        make_predictor: Creates the estimator for data of the given layout, such as "NHWC"; None is the model's own.
+        make_predictor: Creates the estimator for data of a layout such as "NHWC"; None is the model's own.
         inputs: A file, folder, glob or fsspec URL of files of one kind.
         output: The file to write; its suffix chooses the format.
-        options: What the user asked for.
+        options: The options of the command line.
 
     Returns:
         The number of rows and the seconds.

@@ -1,4 +1,4 @@
-"""Small OpenVINO models for tests, made with its own operations, and what they give according to numpy."""
+"""Small OpenVINO models for tests, built from its operations, and their results computed by numpy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LEFT = rng.normal(size=(2, 3)).astype("f4")
 def dense(path, rows=-1):
     """One input "features" of 6 numbers, one output of 5: tanh(x @ WEIGHTS)."""
     x = ops.parameter([rows, 6], np.float32, name="features")
-    made = openvino.Model([ops.tanh(ops.matmul(x, ops.constant(WEIGHTS), False, False))], [x], "dense")
-    made.inputs[0].tensor.set_names({"features"})
-    made.outputs[0].tensor.set_names({"score"})
-    openvino.save_model(made, str(path), compress_to_fp16=False)
+    model = openvino.Model([ops.tanh(ops.matmul(x, ops.constant(WEIGHTS), False, False))], [x], "dense")
+    model.inputs[0].tensor.set_names({"features"})
+    model.outputs[0].tensor.set_names({"score"})
+    openvino.save_model(model, str(path), compress_to_fp16=False)
     return str(path)
 
 
@@ -26,11 +26,11 @@ def dense_result(x):
 
 
 def mean(path, width):
-    """One input "features" of so many numbers, one output: their mean."""
+    """One input "features" of `width` numbers, one output: their mean."""
     x = ops.parameter([-1, width], np.float32, name="features")
-    made = openvino.Model([ops.reduce_mean(x, ops.constant(np.array([1])), True)], [x], "mean")
-    made.inputs[0].tensor.set_names({"features"})
-    openvino.save_model(made, str(path), compress_to_fp16=False)
+    model = openvino.Model([ops.reduce_mean(x, ops.constant(np.array([1])), True)], [x], "mean")
+    model.inputs[0].tensor.set_names({"features"})
+    openvino.save_model(model, str(path), compress_to_fp16=False)
     return str(path)
 
 
@@ -40,10 +40,10 @@ def two(path):
     alpha = ops.parameter([-1, 3], np.float32, name="alpha")
     wide = ops.subtract(ops.matmul(zeta, ops.constant(LEFT), False, False), alpha)
     apex = ops.reduce_sum(wide, ops.constant(np.array([1])), False)
-    made = openvino.Model([wide, apex], [zeta, alpha], "two")
-    for port, name in zip((*made.inputs, *made.outputs), ("zeta", "alpha", "wide", "apex"), strict=True):
+    model = openvino.Model([wide, apex], [zeta, alpha], "two")
+    for port, name in zip((*model.inputs, *model.outputs), ("zeta", "alpha", "wide", "apex"), strict=True):
         port.tensor.set_names({name})
-    openvino.save_model(made, str(path), compress_to_fp16=False)
+    openvino.save_model(model, str(path), compress_to_fp16=False)
     return str(path)
 
 
@@ -55,10 +55,10 @@ def two_result(zeta, alpha):
 def image(path, batch=-1, side=8, channels=3):
     """One input "image" (NCHW), one output: the mean of each channel."""
     x = ops.parameter([batch, channels, side, side], np.float32, name="image")
-    made = openvino.Model([ops.reduce_mean(ops.multiply(x, ops.constant(np.float32(2))), [2, 3], False)], [x], "image")
-    made.inputs[0].tensor.set_names({"image"})
-    made.outputs[0].tensor.set_names({"means"})
-    openvino.save_model(made, str(path), compress_to_fp16=False)
+    model = openvino.Model([ops.reduce_mean(ops.multiply(x, ops.constant(np.float32(2))), [2, 3], False)], [x], "image")
+    model.inputs[0].tensor.set_names({"image"})
+    model.outputs[0].tensor.set_names({"means"})
+    openvino.save_model(model, str(path), compress_to_fp16=False)
     return str(path)
 
 

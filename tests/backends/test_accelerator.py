@@ -1,4 +1,4 @@
-"""predict(accelerator="openvino") and quantize: another engine, the framework's own numbers."""
+"""predict(accelerator="openvino") and quantize: OpenVINO's results match the framework's."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ class Noisy(nn.Module):
         return self.a(rows) + torch.rand(1)
 
 
-def test_arrays_frames_and_shards_get_the_frameworks_numbers(local: Context):
+def test_arrays_frames_and_shards_match_the_framework(local: Context):
     est = Estimator.from_torch(model=conv(), workers=1)
     with torch.no_grad():
-        wanted = conv()(torch.from_numpy(x).float()).numpy()
-    np.testing.assert_allclose(est.predict(x, accelerator="openvino", batch_size=16), wanted, atol=1e-5)
+        expected = conv()(torch.from_numpy(x).float()).numpy()
+    np.testing.assert_allclose(est.predict(x, accelerator="openvino", batch_size=16), expected, atol=1e-5)
     shards = est.predict(XShards.partition({"x": x}, num_shards=3), accelerator="openvino").to_numpy()
-    np.testing.assert_allclose(shards["prediction"], wanted, atol=1e-5)
+    np.testing.assert_allclose(shards["prediction"], expected, atol=1e-5)
     frame = est.predict(pd.DataFrame({"image": list(x)}), feature_cols="image", accelerator="openvino")
-    np.testing.assert_allclose(np.stack(frame["prediction"]), wanted, atol=1e-5)
+    np.testing.assert_allclose(np.stack(frame["prediction"]), expected, atol=1e-5)
 
 
 @pytest.mark.spark
-def test_a_spark_frame_gets_the_frameworks_numbers(spark_session):
+def test_a_spark_frame_matches_the_framework(spark_session):
     init_orca_context(runtime="spark", cores=4)
     frame = spark_session.createDataFrame(pa.table({"image": arrow_column(x), "id": np.arange(50)}))
     est = Estimator.from_torch(model=conv())
@@ -75,7 +75,7 @@ def test_a_spark_frame_gets_the_frameworks_numbers(spark_session):
 
 
 @pytest.mark.ray
-def test_a_ray_dataset_gets_the_frameworks_numbers(ray_cluster):
+def test_a_ray_dataset_matches_the_framework(ray_cluster):
     import ray
 
     init_orca_context(runtime="ray", cores=4)
@@ -86,7 +86,7 @@ def test_a_ray_dataset_gets_the_frameworks_numbers(ray_cluster):
     np.testing.assert_allclose(np.stack(fast["prediction"]), np.stack(plain["prediction"]), atol=1e-5)
 
 
-def test_structures_of_inputs_and_outputs_stay(local: Context):
+def test_structures_of_inputs_and_outputs_are_preserved(local: Context):
     left, right = np.random.default_rng(1).normal(size=(7, 3)), np.random.default_rng(2).normal(size=(7, 4))
     est = Estimator.from_torch(model=Two())
     for data in ({"right": right, "left": left}, (left, right)):
@@ -97,24 +97,24 @@ def test_structures_of_inputs_and_outputs_stay(local: Context):
     pair = Estimator.from_torch(model=Pair()).predict(left, accelerator="openvino")
     assert isinstance(pair, tuple)
     assert [part.shape for part in pair] == [(7, 2), (7,)]
-    whole = Estimator.from_torch(model=nn.Linear(3, 2)).predict(np.arange(12).reshape(4, 3), accelerator="openvino")
-    assert whole.shape == (4, 2)
+    integers = Estimator.from_torch(model=nn.Linear(3, 2)).predict(np.arange(12).reshape(4, 3), accelerator="openvino")
+    assert integers.shape == (4, 2)
 
 
-def test_a_conversion_serves_until_the_model_learns_again(local: Context):
+def test_a_conversion_is_reused_until_the_model_is_trained(local: Context):
     rows, target = np.random.default_rng(0).normal(size=(40, 3)).astype("f4"), np.ones((40, 2), "f4")
     est = Estimator.from_torch(model=nn.Linear(3, 2), optimizer=torch.optim.SGD, loss=nn.MSELoss(), config={"lr": 0.1})
     before = est.predict(rows, accelerator="openvino")
-    made = est._cache._entries["converted"][1]
+    converted = est._cache._entries["converted"][1]
     est.predict(rows, accelerator="openvino")
-    assert est._cache._entries["converted"][1] is made
+    assert est._cache._entries["converted"][1] is converted
     est.fit(rows, target, batch_size=10)
     after = est.predict(rows, accelerator="openvino")
     assert np.abs(after - before).max() > 1e-2
     np.testing.assert_allclose(after, est.predict(rows), atol=1e-5)
 
 
-def test_other_numbers_than_the_frameworks_are_refused(local: Context):
+def test_results_that_differ_from_the_framework_are_refused(local: Context):
     with pytest.raises(DataError, match="OpenVINO gives other numbers than torch"):
         Estimator.from_torch(model=Noisy()).predict(x[:, 0, 0, :3], accelerator="openvino")
     with pytest.raises(DataError, match="has to see a row"):
@@ -124,27 +124,27 @@ def test_other_numbers_than_the_frameworks_are_refused(local: Context):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="needs nncf")
-def test_quantize_gives_an_int8_model_near_the_first(local: Context, tmp_path):
+def test_quantize_gives_an_int8_model_close_to_the_original(local: Context, tmp_path):
     est = Estimator.from_torch(model=conv())
-    wanted = est.predict(x, accelerator="openvino")
+    expected = est.predict(x, accelerator="openvino")
     small = est.quantize(x, rows=40)
-    found = small.predict(x)
-    assert np.abs(found - wanted).max() < 0.1
-    assert (found.argmax(axis=1) == wanted.argmax(axis=1)).mean() > 0.8
+    quantized = small.predict(x)
+    assert np.abs(quantized - expected).max() < 0.1
+    assert (quantized.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.8
     again = Estimator.from_openvino(model_path=small.save(str(tmp_path / "int8.xml")))
     assert "FakeQuantize" in (tmp_path / "int8.xml").read_text()
-    np.testing.assert_allclose(again.predict(x), found, atol=1e-5)
+    np.testing.assert_allclose(again.predict(x), quantized, atol=1e-5)
     third = Estimator.from_openvino(model_path=est.export("openvino", str(tmp_path / "f32"), x[:2])).quantize(
         XShards.partition({"x": x})
     )
-    assert np.abs(third.predict(x) - wanted).max() < 0.1
+    assert np.abs(third.predict(x) - expected).max() < 0.1
     with pytest.raises(ArgumentError, match="preset='best'"):
         est.quantize(x, preset="best")
     with pytest.raises(DataError, match="no rows"):
         Estimator.from_openvino(model_path=str(tmp_path / "f32.xml")).quantize(x[:0])
 
 
-def test_without_nncf_the_install_line_is_told(local: Context, monkeypatch, tmp_path):
+def test_without_nncf_the_install_command_is_reported(local: Context, monkeypatch, tmp_path):
     path = Estimator.from_torch(model=conv()).export("openvino", str(tmp_path / "f32"), x[:2])
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "nncf" else real(name, *more))

@@ -1,4 +1,4 @@
-"""OpenVINO estimators: the same numbers from every kind of data, every file format, clear errors, one compilation."""
+"""OpenVINO estimators: kinds of data, file formats, compilation and error messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.backends.openvino_models import dense, dense_result, image, image_res
 from tests.programs import kill_me_once
 
 x = np.random.default_rng(0).normal(size=(18, 6))
-wanted = dense_result(x)
+expected = dense_result(x)
 uneven = np.split(x, [7, 8, 8, 13])  # 7, 1, 0, 5 and 5 rows
 
 
@@ -34,15 +34,15 @@ def path(tmp_path):
     return dense(tmp_path / "dense.xml")
 
 
-def close(found, expected=wanted):
-    np.testing.assert_allclose(np.stack(list(found)), expected, atol=1e-5)
+def close(output, reference=expected):
+    np.testing.assert_allclose(np.stack(list(output)), reference, atol=1e-5)
 
 
 def columns(frame):
     return pa.table({"features": arrow_column(frame), "id": np.arange(len(frame))})
 
 
-# The same numbers from everything ------------------------------------------------------------------------------------
+# The same results from every kind of data ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -56,14 +56,14 @@ def test_arrays_and_frames_in_one_process_and_in_several(local: Context, path, w
     close(est.predict(numbers, feature_cols=list("abcdef"))["prediction"])
 
 
-def test_all_kinds_of_data_give_the_same_numbers_on_every_runtime(context: Context, path):
+def test_every_kind_of_data_gives_the_same_results_on_every_runtime(context: Context, path):
     est = Estimator.from_openvino(model_path=path, workers=2)
     close(est.predict(x, batch_size=4))
     shards = est.predict(XShards.from_shards([{"x": part, "id": part[:, 0]} for part in uneven]), batch_size=3)
     assert shards.shard_rows() == [7, 1, 0, 5, 5]
-    found = shards.to_numpy()
-    close(found["prediction"])
-    np.testing.assert_array_equal(found["id"], x[:, 0])
+    rows = shards.to_numpy()
+    close(rows["prediction"])
+    np.testing.assert_array_equal(rows["id"], x[:, 0])
     frame = pd.DataFrame({"features": list(x), "id": np.arange(18)})
     predicted = est.predict(frame, batch_size=4)
     assert list(predicted.columns) == ["features", "id", "prediction"]
@@ -77,9 +77,9 @@ def test_a_ray_dataset_of_uneven_blocks_comes_back_in_order(ray_cluster, path):
 
     init_orca_context(runtime="ray", cores=4)
     dataset = ray.data.from_arrow([columns(part).set_column(1, "id", pa.array(part[:, 0])) for part in uneven])
-    found = Estimator.from_openvino(model_path=path).predict(dataset, batch_size=2).to_pandas()
-    assert found["id"].tolist() == x[:, 0].tolist()
-    close(found["prediction"])
+    frame = Estimator.from_openvino(model_path=path).predict(dataset, batch_size=2).to_pandas()
+    assert frame["id"].tolist() == x[:, 0].tolist()
+    close(frame["prediction"])
 
 
 def spark_frame(session):
@@ -107,43 +107,43 @@ def test_a_spark_frame_of_uneven_partitions_comes_back_in_order(spark_session, p
         Estimator.from_openvino(model_path=path).predict(short)
 
 
-def test_inputs_go_by_name_or_by_order_and_outputs_keep_theirs(local: Context, tmp_path):
+def test_inputs_match_by_name_or_order_and_outputs_keep_their_names(local: Context, tmp_path):
     zeta, alpha = np.random.default_rng(1).normal(size=(9, 2)), np.random.default_rng(2).normal(size=(9, 3))
-    right = two_result(zeta, alpha)
+    reference = two_result(zeta, alpha)
     est = Estimator.from_openvino(model_path=two(tmp_path / "two.xml"))
     for data in ([zeta, alpha], (zeta, alpha), {"alpha": alpha, "zeta": zeta, "more": alpha}):
-        found = est.predict(data, batch_size=4)
-        assert list(found) == ["wide", "apex"]
-        for name in right:
-            np.testing.assert_allclose(found[name], right[name], atol=1e-5)
+        predicted = est.predict(data, batch_size=4)
+        assert list(predicted) == ["wide", "apex"]
+        for name in reference:
+            np.testing.assert_allclose(predicted[name], reference[name], atol=1e-5)
     frame = pd.DataFrame({"alpha": list(alpha), "zeta": list(zeta)})
     for cols in (None, ["alpha", "zeta"], ["zeta", "alpha"]):
-        found = est.predict(frame, feature_cols=cols)
-        assert list(found.columns) == ["alpha", "zeta", "wide", "apex"]
-        np.testing.assert_allclose(np.stack(found["wide"]), right["wide"], atol=1e-5)
+        predicted = est.predict(frame, feature_cols=cols)
+        assert list(predicted.columns) == ["alpha", "zeta", "wide", "apex"]
+        np.testing.assert_allclose(np.stack(predicted["wide"]), reference["wide"], atol=1e-5)
     renamed = frame.rename(columns={"alpha": "second", "zeta": "first"})
-    found = est.predict(renamed, feature_cols=["first", "second"], output_cols=["w", "a"])
-    np.testing.assert_allclose(found["a"], right["apex"], atol=1e-5)
+    predicted = est.predict(renamed, feature_cols=["first", "second"], output_cols=["w", "a"])
+    np.testing.assert_allclose(predicted["a"], reference["apex"], atol=1e-5)
     shards = est.predict(XShards.partition({"x": {"alpha": alpha, "zeta": zeta}}, num_shards=2)).to_numpy()
-    np.testing.assert_allclose(shards["apex"], right["apex"], atol=1e-5)
+    np.testing.assert_allclose(shards["apex"], reference["apex"], atol=1e-5)
 
 
 @pytest.mark.spark
 def test_a_spark_frame_gets_one_column_per_output(spark_session, tmp_path):
     init_orca_context(runtime="spark", cores=4)
     zeta, alpha = np.random.default_rng(1).normal(size=(9, 2)), np.random.default_rng(2).normal(size=(9, 3))
-    right = two_result(zeta, alpha)
+    reference = two_result(zeta, alpha)
     est = Estimator.from_openvino(model_path=two(tmp_path / "two.xml"))
     frame = spark_session.createDataFrame(pa.table({"alpha": arrow_column(alpha), "zeta": arrow_column(zeta)}))
-    found = est.predict(frame).toPandas()
-    assert list(found.columns) == ["alpha", "zeta", "wide", "apex"]
-    order = [int(np.abs(alpha[:, 0] - row[0]).argmin()) for row in found["alpha"]]
-    np.testing.assert_allclose(np.stack(found["wide"]), right["wide"][order], atol=1e-5)
+    predicted = est.predict(frame).toPandas()
+    assert list(predicted.columns) == ["alpha", "zeta", "wide", "apex"]
+    order = [int(np.abs(alpha[:, 0] - row[0]).argmin()) for row in predicted["alpha"]]
+    np.testing.assert_allclose(np.stack(predicted["wide"]), reference["wide"][order], atol=1e-5)
     named = est.predict(frame, output_cols=["w", "a"]).toPandas()
-    np.testing.assert_allclose(named["a"], right["apex"][order], atol=1e-5)
-    nothing = est.predict(frame.limit(0))
-    assert nothing.columns == ["alpha", "zeta", "wide", "apex"]
-    assert nothing.count() == 0
+    np.testing.assert_allclose(named["a"], reference["apex"][order], atol=1e-5)
+    empty = est.predict(frame.limit(0))
+    assert empty.columns == ["alpha", "zeta", "wide", "apex"]
+    assert empty.count() == 0
 
 
 def test_a_fixed_batch_takes_any_number_of_rows_without_compiling_again(local: Context, tmp_path):
@@ -151,14 +151,14 @@ def test_a_fixed_batch_takes_any_number_of_rows_without_compiling_again(local: C
         model_path=dense(tmp_path / "fixed.xml", rows=4), config={"cache_dir": str(tmp_path / "blobs")}
     )
     for rows in (18, 4, 1, 3, 0):
-        found = est.predict(x[:rows], batch_size=5)
-        assert found.shape == (rows, 5)
-        np.testing.assert_allclose(found, wanted[:rows], atol=1e-5)
+        output = est.predict(x[:rows], batch_size=5)
+        assert output.shape == (rows, 5)
+        np.testing.assert_allclose(output, expected[:rows], atol=1e-5)
     assert len(list((tmp_path / "blobs").rglob("*.blob"))) == 1
     close(Estimator.from_openvino(model_path=str(tmp_path / "fixed.xml"), shape=(None, 6)).predict(x))
 
 
-def test_a_shard_without_rows_gets_outputs_of_the_right_form(local: Context, path):
+def test_data_without_rows_gives_outputs_of_the_right_shape(local: Context, path):
     est = Estimator.from_openvino(model_path=path)
     assert est.predict(x[:0]).shape == (0, 5)
     assert len(est.predict(pd.DataFrame({"features": list(x)}).iloc[:0])) == 0
@@ -167,23 +167,23 @@ def test_a_shard_without_rows_gets_outputs_of_the_right_form(local: Context, pat
 # Images and layouts --------------------------------------------------------------------------------------------------
 
 
-def test_images_are_turned_into_the_layout_of_the_model(local: Context, tmp_path):
+def test_images_are_transposed_to_the_layout_of_the_model(local: Context, tmp_path):
     from PIL import Image
 
     pictures = np.random.default_rng(0).integers(0, 255, (5, 8, 8, 3)).astype("u1")
     for number, picture in enumerate(pictures):
         Image.fromarray(picture).save(tmp_path / f"{number}.png")
     model = image(tmp_path / "image.xml")
-    right = image_result(pictures.transpose(0, 3, 1, 2))
+    reference = image_result(pictures.transpose(0, 3, 1, 2))
     est = Estimator.from_openvino(model_path=model, layout="NHWC")
-    found = est.predict(read_images(str(tmp_path / "*.png"))).to_numpy()
-    assert list(found) == ["image", "path", "prediction"]
-    np.testing.assert_allclose(found["prediction"], right, rtol=1e-5)
+    predicted = est.predict(read_images(str(tmp_path / "*.png"))).to_numpy()
+    assert list(predicted) == ["image", "path", "prediction"]
+    np.testing.assert_allclose(predicted["prediction"], reference, rtol=1e-5)
     named = est.predict(read_images(str(tmp_path / "*.png")), feature_cols=["image"]).to_numpy()
-    np.testing.assert_allclose(named["prediction"], right, rtol=1e-5)
+    np.testing.assert_allclose(named["prediction"], reference, rtol=1e-5)
     for layout in ({"image": "NHWC"}, "NHWC->NCHW"):
-        found = Estimator.from_openvino(model_path=model, layout=layout).predict(pictures)
-        np.testing.assert_allclose(found, right, rtol=1e-5)
+        predicted = Estimator.from_openvino(model_path=model, layout=layout).predict(pictures)
+        np.testing.assert_allclose(predicted, reference, rtol=1e-5)
     with pytest.raises(DataError, match='layout="NHWC"'):
         Estimator.from_openvino(model_path=model).predict(np.zeros((2, 8, 8, 3)))
     with pytest.raises(ArgumentError, match="same letters"):
@@ -194,13 +194,13 @@ def test_mean_and_scale_are_part_of_the_model(local: Context, tmp_path):
     data = np.random.default_rng(0).normal(size=(5, 3, 8, 8))
     model = image(tmp_path / "image.xml")
     est = Estimator.from_openvino(model_path=model, config={"mean": [1, 2, 3], "scale": 2})
-    right = image_result((data - np.array([1, 2, 3]).reshape(1, 3, 1, 1)) / 2)
-    np.testing.assert_allclose(est.predict(data), right, atol=1e-5)
+    reference = image_result((data - np.array([1, 2, 3]).reshape(1, 3, 1, 1)) / 2)
+    np.testing.assert_allclose(est.predict(data), reference, atol=1e-5)
     flat = est.predict(pd.DataFrame({"image": list(data.reshape(5, -1))}))
-    np.testing.assert_allclose(np.stack(flat["prediction"]), right, atol=1e-5)
+    np.testing.assert_allclose(np.stack(flat["prediction"]), reference, atol=1e-5)
 
 
-# Files and live models -----------------------------------------------------------------------------------------------
+# Files and model objects ---------------------------------------------------------------------------------------------
 
 
 class Net(nn.Module):
@@ -218,8 +218,8 @@ def net():
     return Net().eval()
 
 
-def test_files_of_other_frameworks_and_live_models(local: Context, net, tmp_path):
-    right = net(torch.from_numpy(x).float()).detach().numpy()
+def test_files_of_other_frameworks_and_model_objects(local: Context, net, tmp_path):
+    reference = net(torch.from_numpy(x).float()).detach().numpy()
     est = Estimator.from_torch(model=net)
     for kind, more in {
         "onnx": {},
@@ -228,12 +228,12 @@ def test_files_of_other_frameworks_and_live_models(local: Context, net, tmp_path
         "torchscript": {"shape": (None, 6)},
     }.items():
         file = est.export(kind, str(tmp_path / "net"), x[:2])
-        made = Estimator.from_openvino(model_path=file, **more)
-        assert made.spec.inputs[0].shape == (None, 6), kind
-        close(made.predict(x, batch_size=5), right)
+        converted = Estimator.from_openvino(model_path=file, **more)
+        assert converted.spec.inputs[0].shape == (None, 6), kind
+        close(converted.predict(x, batch_size=5), reference)
     for more in ({"shape": (None, 6)}, {"example": x[:2].astype("f4")}, {"shape": (4, 6)}):
-        close(Estimator.from_openvino(model=net, **more).predict(x), right)
-    close(Estimator.from_openvino(model=openvino.Core().read_model(str(tmp_path / "net.xml"))).predict(x), right)
+        close(Estimator.from_openvino(model=net, **more).predict(x), reference)
+    close(Estimator.from_openvino(model=openvino.Core().read_model(str(tmp_path / "net.xml"))).predict(x), reference)
     with pytest.raises(ArgumentError, match="shape="):
         Estimator.from_openvino(model=net)
     with pytest.raises(ArgumentError, match="received a dict"):
@@ -254,7 +254,7 @@ def test_a_model_at_a_url_is_fetched(local: Context, path):
         Estimator.from_openvino(model_path="memory://models/none.xml")
 
 
-def test_save_and_export_write_the_files_again(local: Context, path, tmp_path):
+def test_save_and_export_write_equal_models(local: Context, path, tmp_path):
     est = Estimator.from_openvino(model_path=path)
     close(Estimator.from_openvino(model_path=est.save(str(tmp_path / "again.xml"))).predict(x))
     close(Estimator.from_openvino(model_path=est.export("openvino", str(tmp_path / "more"))).predict(x))
@@ -265,7 +265,7 @@ def test_save_and_export_write_the_files_again(local: Context, path, tmp_path):
         est.load(path)
 
 
-def test_set_params_and_clone_make_the_model_again(local: Context, path, tmp_path):
+def test_set_params_and_clone_read_the_model_again(local: Context, path, tmp_path):
     from sklearn.base import clone
 
     est = clone(Estimator.from_openvino(model_path=path))
@@ -275,19 +275,19 @@ def test_set_params_and_clone_make_the_model_again(local: Context, path, tmp_pat
     close(est.predict(x))
 
 
-# What is compiled, and where -----------------------------------------------------------------------------------------
+# Compilation ---------------------------------------------------------------------------------------------------------
 
 
 def loaded_from_cache(replica):
     return replica.compiled.get_property("LOADED_FROM_CACHE")
 
 
-def test_the_second_process_loads_what_the_first_compiled(local: Context, path, tmp_path):
+def test_the_second_process_loads_the_compiled_model_of_the_first(local: Context, path, tmp_path):
     spec = Estimator.from_openvino(model_path=path, config={"cache_dir": str(tmp_path / "blobs")}).spec
-    # As in another process: the model comes as bytes, and the file it was read from is gone.
-    travelled = pickle.loads(pickle.dumps(spec))
+    # As in another process: the model arrives as bytes, and the file it was read from is gone.
+    received = pickle.loads(pickle.dumps(spec))
     os.unlink(path)
-    first, second = OpenvinoReplica(travelled, 1), OpenvinoReplica(pickle.loads(pickle.dumps(travelled)), 1)
+    first, second = OpenvinoReplica(received, 1), OpenvinoReplica(pickle.loads(pickle.dumps(received)), 1)
     assert not loaded_from_cache(first)
     assert loaded_from_cache(second)
     close(second.predict_step(x))
@@ -296,40 +296,40 @@ def test_the_second_process_loads_what_the_first_compiled(local: Context, path, 
 def test_the_config_reaches_openvino(local: Context, path):
     config = {"num_streams": 1, "performance_hint": "latency", "num_requests": 3, "ENABLE_HYPER_THREADING": False}
     replica = OpenvinoReplica(Estimator.from_openvino(model_path=path, config=config).spec, 1)
-    told = replica.compiled.get_property
-    assert str(told("PERFORMANCE_HINT")).upper().endswith("LATENCY")
-    assert told("INFERENCE_NUM_THREADS") == 1
-    assert told("NUM_STREAMS") == 1
-    assert told("INFERENCE_PRECISION_HINT") == openvino.Type.f32
+    property_of = replica.compiled.get_property
+    assert str(property_of("PERFORMANCE_HINT")).upper().endswith("LATENCY")
+    assert property_of("INFERENCE_NUM_THREADS") == 1
+    assert property_of("NUM_STREAMS") == 1
+    assert property_of("INFERENCE_PRECISION_HINT") == openvino.Type.f32
     assert len(replica._queue) == 3
-    # A process with less than all cores leaves it to the system where its threads run.
-    assert told("ENABLE_CPU_PINNING") == (usable_cpus() == 1)
+    # A process that uses only some of the cores does not pin its threads.
+    assert property_of("ENABLE_CPU_PINNING") == (usable_cpus() == 1)
     optimal = OpenvinoReplica(Estimator.from_openvino(model_path=path).spec, 2)
-    # Two beyond those that are computed at once, so that the model never waits for Python.
+    # Two more than are computed at once, so that the model never waits for Python.
     assert len(optimal._queue) == optimal.compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") + 2
 
 
-def test_explain_tells_inputs_outputs_and_device(local: Context, path):
-    told = Estimator.from_openvino(model_path=path).explain()
-    assert "features [?, 6] float32" in told
-    assert "score [?, 5] float32" in told
-    assert "on CPU" in told
-    assert "rendezvous" not in told
+def test_explain_shows_inputs_outputs_and_device(local: Context, path):
+    text = Estimator.from_openvino(model_path=path).explain()
+    assert "features [?, 6] float32" in text
+    assert "score [?, 5] float32" in text
+    assert "on CPU" in text
+    assert "rendezvous" not in text
 
 
 # Errors --------------------------------------------------------------------------------------------------------------
 
 
-def test_only_predictions_are_there(local: Context, path):
+def test_training_and_scoring_are_refused(local: Context, path):
     est = Estimator.from_openvino(model_path=path)
-    for what in (lambda: est.fit(x, x), lambda: est.evaluate(x, x), lambda: est.score(x, x)):
-        with pytest.raises(ArgumentError, match="OpenVINO only predicts"):
-            what()
+    for call in (lambda: est.fit(x, x), lambda: est.evaluate(x, x), lambda: est.score(x, x)):
+        with pytest.raises(ArgumentError, match=r"OpenVINO only predicts: \w+\(\) is not supported"):
+            call()
     with pytest.raises(NotFittedError):
         est.get_state_dict()
 
 
-def test_broken_files_are_named_before_anything_starts(local: Context, path, tmp_path):
+def test_broken_files_are_reported_before_launch(local: Context, path, tmp_path):
     def of(file, **more):
         return Estimator.from_openvino(model_path=file, **more)
 
@@ -337,7 +337,7 @@ def test_broken_files_are_named_before_anything_starts(local: Context, path, tmp
     cases = {
         "absent": (None, None, r"absent.xml' does not exist"),
         "lonely": (text, None, r"lonely.bin' is missing: the weights of model_path="),
-        "cut": (text[: len(text) // 2], b"", r"cut.xml' cannot be read.*damaged or cut off"),
+        "cut": (text[: len(text) // 2], b"", r"cut.xml' cannot be read.*damaged or truncated"),
         "strange": (
             text.replace('type="Tanh"', 'type="Frobnicate"'),
             Path(path[:-4] + ".bin").read_bytes(),
@@ -373,7 +373,7 @@ def test_an_unknown_operation_of_onnx_is_named(local: Context, tmp_path):
         Estimator.from_openvino(model_path=tmp_path / "strange.onnx")
 
 
-def test_wrong_arguments_are_told_by_name(local: Context, path):
+def test_wrong_arguments_are_reported_by_name(local: Context, path):
     def of(**more):
         return Estimator.from_openvino(model_path=path, **more)
 
@@ -397,7 +397,7 @@ def test_wrong_arguments_are_told_by_name(local: Context, path):
         of().predict(x, accelerator="onnx")
 
 
-def test_wrong_data_is_told_before_workers_start(local: Context, path, tmp_path):
+def test_wrong_data_is_reported_before_workers_start(local: Context, path, tmp_path):
     est = Estimator.from_openvino(model_path=path, workers=3)
     frame = pd.DataFrame({"features": list(x), "id": np.arange(18)})
     for data, message in (
@@ -419,7 +419,7 @@ def test_wrong_data_is_told_before_workers_start(local: Context, path, tmp_path)
     assert not local._gangs
 
 
-# Lost workers, memory ------------------------------------------------------------------------------------------------
+# Lost workers --------------------------------------------------------------------------------------------------------
 
 
 def kill_at_six(shard, mark):
@@ -429,13 +429,13 @@ def kill_at_six(shard, mark):
 
 
 @pytest.mark.ray
-def test_a_killed_ray_worker_loses_and_repeats_no_row(ray_cluster, path, tmp_path):
+def test_a_killed_ray_worker_neither_loses_nor_repeats_a_row(ray_cluster, path, tmp_path):
     init_orca_context(runtime="ray", cores=4)
     mark = str(tmp_path / "killed")
     shards = XShards.partition({"x": x, "id": np.arange(18)}, num_shards=6)
     est = Estimator.from_openvino(model_path=path)
-    # Around the prediction, so that the worker dies with the model at work.
-    found = est.predict(shards).transform_shard(kill_at_six, mark).to_numpy()
+    # The prediction runs in the same task, so the worker dies with the model loaded.
+    rows = est.predict(shards).transform_shard(kill_at_six, mark).to_numpy()
     assert Path(mark).exists()
-    np.testing.assert_array_equal(found["id"], np.arange(18))
-    close(found["prediction"])
+    np.testing.assert_array_equal(rows["id"], np.arange(18))
+    close(rows["prediction"])

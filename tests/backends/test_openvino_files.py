@@ -1,4 +1,4 @@
-"""The cache of OpenVINO models: others' folders stay in it, and no living estimator misses what had to make way."""
+"""The cache of OpenVINO models: the user's folders stay, and estimators survive the eviction of their model."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ x = np.random.default_rng(0).normal(size=(8, 6))
 
 
 @pytest.fixture
-def crowded(tmp_path, monkeypatch):
-    """A cache that keeps two models, and a function that makes estimators of ever other models in it."""
-    monkeypatch.setattr(files, "_KEPT", 2)
+def new_estimator(tmp_path, monkeypatch):
+    """A function that creates an estimator of a new model, in a cache of two models."""
+    monkeypatch.setattr(files, "_CACHED_MODELS", 2)
     numbers = iter(range(1, 99))
 
     def make():
         model = openvino.Core().read_model(dense(tmp_path / "dense.xml"))
-        model.set_rt_info(str(next(numbers)), "number")  # files of other bytes
+        model.set_rt_info(str(next(numbers)), "number")  # changes the bytes of the files
         return Estimator.from_openvino(model=model, config={"cache_dir": str(tmp_path / "cache")})
 
     return make
 
 
-def test_folders_of_the_user_in_the_cache_folder_stay(local: Context, crowded, tmp_path):
+def test_folders_of_the_user_in_the_cache_folder_stay(local: Context, new_estimator, tmp_path):
     own = [
         tmp_path / "cache" / name for name in ("thesis", "0" * 32, "orca-openvino/notes", f"orca-openvino/{'1' * 32}")
     ]
@@ -36,19 +36,19 @@ def test_folders_of_the_user_in_the_cache_folder_stay(local: Context, crowded, t
         folder.mkdir(parents=True)
         (folder / "text").write_text("mine")
     for _ in range(5):
-        crowded().predict(x)
+        new_estimator().predict(x)
     assert [(folder / "text").read_text() for folder in own] == ["mine"] * 4
     assert len(list((tmp_path / "cache").rglob("model.xml"))) == 2
 
 
-def test_an_estimator_works_after_its_model_made_way_in_the_cache(local: Context, crowded, tmp_path):
-    first = crowded()
+def test_an_estimator_works_after_its_model_was_evicted(local: Context, new_estimator, tmp_path):
+    first = new_estimator()
     np.testing.assert_allclose(first.predict(x), dense_result(x), atol=1e-5)
-    kept = first.spec.files.path(first.spec.cache)
-    others = [crowded() for _ in range(3)]
+    cached = first.spec.files.path(first.spec.cache)
+    others = [new_estimator() for _ in range(3)]
     for est in others:
         est.predict(x)
-    assert not kept.exists()
+    assert not cached.exists()
     np.testing.assert_allclose(first.predict(x), dense_result(x), atol=1e-5)
     assert first.get_model().get_friendly_name() == "dense"
     assert first.save(str(tmp_path / "again.xml"))

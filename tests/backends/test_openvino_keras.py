@@ -1,4 +1,4 @@
-"""Keras models through OpenVINO: live, from files, and as an accelerator."""
+"""Keras models with OpenVINO: as objects, from files, and with accelerator="openvino"."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ x = np.random.default_rng(0).normal(size=(18, 4)).astype("f4")
 def dense():
     keras.utils.set_random_seed(0)
     layers = [keras.Input((4,)), keras.layers.Dense(5, activation="relu"), keras.layers.Dense(2)]
-    made = keras.Sequential(layers)
-    made.compile("sgd", "mse")
-    return made
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse")
+    return model
 
 
 def two(named):
@@ -26,14 +26,14 @@ def two(named):
     zeta, alpha = keras.Input((4,), name="zeta"), keras.Input((4,), name="alpha")
     wide, apex = keras.layers.Dense(2)(zeta), keras.layers.Dense(2)(alpha)
     inputs = {"zeta": zeta, "alpha": alpha} if named else [zeta, alpha]
-    made = keras.Model(inputs, {"wide": wide, "apex": apex} if named else [wide, apex])
-    made.compile("sgd", "mse")
-    return made
+    model = keras.Model(inputs, {"wide": wide, "apex": apex} if named else [wide, apex])
+    model.compile("sgd", "mse")
+    return model
 
 
-def test_live_models_and_files(local: Context, tmp_path):
+def test_model_objects_and_files(local: Context, tmp_path):
     model = dense()
-    wanted = model.predict(x, verbose=0)
+    expected = model.predict(x, verbose=0)
     model.save(tmp_path / "model.keras")
     model.export(str(tmp_path / "saved"), verbose=False)
     for est in (
@@ -41,28 +41,28 @@ def test_live_models_and_files(local: Context, tmp_path):
         Estimator.from_openvino(model_path=tmp_path / "model.keras"),
         Estimator.from_openvino(model_path=tmp_path / "saved"),
     ):
-        np.testing.assert_allclose(est.predict(x, batch_size=5), wanted, atol=1e-5)
+        np.testing.assert_allclose(est.predict(x, batch_size=5), expected, atol=1e-5)
     with pytest.raises(ArgumentError, match="example="):
         Estimator.from_openvino(model=keras.Sequential([keras.layers.Dense(2)]))
 
 
 def test_inputs_and_outputs_keep_their_order_and_names(local: Context):
-    one, other = x, x[::-1].copy()
+    zeta, alpha = x, x[::-1].copy()
     model = two(named=True)
-    wanted = model.predict({"zeta": one, "alpha": other}, verbose=0)
+    expected = model.predict({"zeta": zeta, "alpha": alpha}, verbose=0)
     for est, more in (
         (Estimator.from_openvino(model=model), {}),
         (Estimator.from_keras(model=model), {"accelerator": "openvino"}),
     ):
-        found = est.predict({"alpha": other, "zeta": one}, **more)
-        assert list(found) == ["wide", "apex"]
-        for name in wanted:
-            np.testing.assert_allclose(found[name], wanted[name], atol=1e-5)
+        predicted = est.predict({"alpha": alpha, "zeta": zeta}, **more)
+        assert list(predicted) == ["wide", "apex"]
+        for name in expected:
+            np.testing.assert_allclose(predicted[name], expected[name], atol=1e-5)
     model = two(named=False)
-    wanted = model.predict([one, other], verbose=0)
-    found = Estimator.from_keras(model=model).predict([one, other], accelerator="openvino")
-    for left, right in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(left, right, atol=1e-5)
+    expected = model.predict([zeta, alpha], verbose=0)
+    predicted = Estimator.from_keras(model=model).predict([zeta, alpha], accelerator="openvino")
+    for output, reference in zip(predicted, expected, strict=True):
+        np.testing.assert_allclose(output, reference, atol=1e-5)
 
 
 def test_a_trained_estimator_predicts_the_same_with_openvino(local: Context):

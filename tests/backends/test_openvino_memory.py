@@ -1,4 +1,4 @@
-"""Memory of predictions by OpenVINO: the same over 1x and 4x the rows."""
+"""Peak memory of OpenVINO predictions does not depend on the number of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.memory import Peak
 import tests.memory
 
 class Me(psutil.Process):
-    # Java's heap is as large as it likes to be: only processes of Python count.
+    # Only Python processes count: Java sizes its heap by itself.
     def children(self, recursive=False):
         return [p for p in super().children(recursive) if "java" not in p.name()]
 
@@ -34,8 +34,8 @@ def over_frame(rows):
 
 def over_shards(count):
     shards = XShards.from_shards([{{"seed": np.array([n])}} for n in range(count)])
-    made = shards.transform_shard(lambda s: {{"x": np.full((ROWS, {width}), s["seed"][0], "f4")}})
-    total = est.predict(made).transform_shard(lambda s: {{"rows": np.array([len(s["prediction"])])}})
+    rows = shards.transform_shard(lambda s: {{"x": np.full((ROWS, {width}), s["seed"][0], "f4")}})
+    total = est.predict(rows).transform_shard(lambda s: {{"rows": np.array([len(s["prediction"])])}})
     assert total.to_numpy()["rows"].sum() == ROWS * count
     return ROWS * count
 
@@ -60,14 +60,14 @@ for work, size in {works}:
         pytest.param("local", "[(over_shards, 20)]", id="local"),
     ],
 )
-def test_memory_does_not_grow_with_the_rows(tmp_path, runtime, works):
-    said = run(PROGRAM.format(path=mean(tmp_path / "mean.xml", WIDTH), runtime=runtime, works=works, width=WIDTH))
-    lines = [line.split() for line in said.splitlines() if line.startswith("over_")]
+def test_peak_memory_does_not_grow_with_the_rows(tmp_path, runtime, works):
+    output = run(PROGRAM.format(path=mean(tmp_path / "mean.xml", WIDTH), runtime=runtime, works=works, width=WIDTH))
+    lines = [line.split() for line in output.splitlines() if line.startswith("over_")]
     assert len(lines) == works.count("over_")
     for name, *numbers in lines:
         data, once, more, four_times = map(int, numbers)
-        told = f"{name}: {data >> 20} MB of rows: peak {once >> 20} MB; {more >> 20} MB: {four_times >> 20} MB"
-        print(told)
-        assert four_times <= 1.1 * once, told
-        # The bound means something: it is far below what the further rows would take.
-        assert 0.1 * once < 0.2 * (more - data), told
+        summary = f"{name}: {data >> 20} MB of rows: peak {once >> 20} MB; {more >> 20} MB: {four_times >> 20} MB"
+        print(summary)
+        assert four_times <= 1.1 * once, summary
+        # The bound is meaningful: it is far below the size of the additional rows.
+        assert 0.1 * once < 0.2 * (more - data), summary

@@ -1,4 +1,4 @@
-"""Rows that predict and quantize look at first: as many as they need, from as many shards as that takes, no more."""
+"""The sample that predict and quantize inspect first: no more rows and shards than necessary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def est(tmp_path):
     return Estimator.from_openvino(model_path=dense(tmp_path / "dense.xml"))
 
 
-def test_a_sample_has_as_many_rows_as_wanted_from_however_small_shards(context: Context, est):
+def test_a_sample_has_the_requested_rows_however_small_the_shards(context: Context, est):
     shards = XShards.from_shards([{"x": part} for part in np.split(x, [0, 3, 3, 20])])
     for data in (shards, shards.transform_shard(lambda shard: {"x": shard["x"]})):
         np.testing.assert_array_equal(predicting.sample(est, data, None, 30), x[:30])
@@ -33,12 +33,12 @@ def test_a_sample_has_as_many_rows_as_wanted_from_however_small_shards(context: 
         np.testing.assert_allclose(est.predict(data).to_numpy()["prediction"], dense_result(x), atol=1e-5)
 
 
-def test_a_first_shard_without_rows_says_nothing_about_the_others(local: Context):
+def test_an_empty_first_shard_is_skipped(local: Context):
     torch.manual_seed(0)
     plain = Estimator.from_torch(model=nn.Linear(6, 2))
     shards = XShards.from_shards([{"x": part} for part in (x[:0], x[:0], x)])
-    found = plain.predict(shards, accelerator="openvino").to_numpy()["prediction"]
-    np.testing.assert_allclose(found, plain.predict(x), atol=1e-5)
+    predicted = plain.predict(shards, accelerator="openvino").to_numpy()["prediction"]
+    np.testing.assert_allclose(predicted, plain.predict(x), atol=1e-5)
     with pytest.raises(DataError, match="has to see a row"):
         plain.predict(XShards.from_shards([{"x": x[:0]}] * 3), accelerator="openvino")
 
@@ -50,9 +50,9 @@ def mark(shard, folder):
     return {"x": np.full((5, 6), number, "f4")}
 
 
-def test_shards_that_are_not_looked_at_are_computed_once_and_when_needed(local: Context, est, tmp_path):
-    made = XShards.from_shards([{"number": np.array([number])} for number in range(20)])
-    predicted = est.predict(made.transform_shard(mark, str(tmp_path)))
+def test_shards_outside_the_sample_are_computed_once_and_lazily(local: Context, est, tmp_path):
+    shards = XShards.from_shards([{"number": np.array([number])} for number in range(20)])
+    predicted = est.predict(shards.transform_shard(mark, str(tmp_path)))
     assert len(list(tmp_path.glob("[0-9]*"))) == local.cores
     assert len(predicted.to_numpy()["prediction"]) == 100
     assert [(tmp_path / str(number)).read_text() for number in range(20)] == ["x"] * 20
@@ -60,35 +60,35 @@ def test_shards_that_are_not_looked_at_are_computed_once_and_when_needed(local: 
 
 def test_a_sampled_step_keeps_the_numbers_of_its_shards(local: Context, est):
     shards = XShards.from_shards([{"x": part} for part in np.split(x, 20)]).sample(0.5, seed=3)
-    wanted = shards.to_numpy()["x"]
+    expected = shards.to_numpy()["x"]
     again = XShards.from_shards([{"x": part} for part in np.split(x, 20)]).sample(0.5, seed=3)
-    np.testing.assert_array_equal(predicting.sample(est, again, None, 9), wanted[:9])
-    np.testing.assert_array_equal(again.transform_shard(lambda shard: shard).to_numpy()["x"], wanted)
-    np.testing.assert_array_equal(again.to_numpy()["x"], wanted)
+    np.testing.assert_array_equal(predicting.sample(est, again, None, 9), expected[:9])
+    np.testing.assert_array_equal(again.transform_shard(lambda shard: shard).to_numpy()["x"], expected)
+    np.testing.assert_array_equal(again.to_numpy()["x"], expected)
 
 
 def test_shards_of_frames_keep_their_columns(context: Context, est):
     frame = pd.DataFrame({"features": list(x), "id": np.arange(40)})
-    found = est.predict(XShards.partition(frame, num_shards=3)).to_pandas()
-    assert list(found.columns) == ["features", "id", "prediction"]
-    assert found["id"].tolist() == list(range(40))
-    np.testing.assert_allclose(np.stack(found["prediction"]), dense_result(x), atol=1e-5)
+    predicted = est.predict(XShards.partition(frame, num_shards=3)).to_pandas()
+    assert list(predicted.columns) == ["features", "id", "prediction"]
+    assert predicted["id"].tolist() == list(range(40))
+    np.testing.assert_allclose(np.stack(predicted["prediction"]), dense_result(x), atol=1e-5)
 
 
 def test_shards_of_tables_keep_their_columns(local: Context, est):
     table = pa.table({"features": arrow_column(x), "id": np.arange(40)})
-    found = est.predict(XShards.from_arrow(table, num_shards=3)).to_numpy()
-    assert found.column_names == ["features", "id", "prediction"]
+    predicted = est.predict(XShards.from_arrow(table, num_shards=3)).to_numpy()
+    assert predicted.column_names == ["features", "id", "prediction"]
     with pytest.raises(ColumnError, match="Did you mean 'featrues'"):
         est.predict(XShards.from_arrow(table.rename_columns(["featrues", "id"])))
 
 
-def test_quantize_uses_all_rows_that_it_was_asked_to(local: Context, est, monkeypatch):
+def test_quantize_uses_as_many_rows_as_requested(local: Context, est, monkeypatch):
     nncf = pytest.importorskip("nncf")
-    seen = []
+    sizes = []
     real = nncf.quantize
     monkeypatch.setattr(
-        nncf, "quantize", lambda *given, **more: seen.append(more["subset_size"]) or real(*given, **more)
+        nncf, "quantize", lambda *arguments, **more: sizes.append(more["subset_size"]) or real(*arguments, **more)
     )
     est.quantize(XShards.from_shards([{"x": part} for part in np.split(x, 20)]), rows=33)
-    assert seen == [33]
+    assert sizes == [33]

@@ -1,4 +1,4 @@
-"""The OpenVINO part of the Orca document, as written: only the import is ours, and a small model is the file."""
+"""The OpenVINO snippets of the Orca guide, verbatim except for the import and a smaller model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.backends.openvino_models import image, image_result
 
 
 @pytest.mark.parametrize("batch", [4, -1, 1])
-def test_the_document(context: Context, tmp_path, batch):
+def test_the_guide_snippets(context: Context, tmp_path, batch):
     from orca import Estimator, XShards
 
     model_path = image(tmp_path / "model.xml", batch, side=224)
@@ -24,7 +24,7 @@ def test_the_document(context: Context, tmp_path, batch):
     shards = XShards.partition({"x": input_data})
     result_shards = est.predict(shards)
 
-    wanted = image_result(input_data.reshape(80, 3, 224, 224)).reshape(20, 4, 3)
+    expected = image_result(input_data.reshape(80, 3, 224, 224)).reshape(20, 4, 3)
     assert result.shape == (20, 4, 3)
-    np.testing.assert_allclose(result, wanted, atol=1e-5)
-    np.testing.assert_allclose(result_shards.to_numpy()["prediction"], wanted, atol=1e-5)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+    np.testing.assert_allclose(result_shards.to_numpy()["prediction"], expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Converting a model starts no process that reports it."""
+"""Converting a model starts no process for usage reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of OpenVINO: all cores for a model that is alone, a share of them for one of several."""
+"""Threads of OpenVINO: all cores for a single model, a share of them for one of several."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ x = np.random.default_rng(0).normal(size=(18, 6))
 
 @pytest.fixture
 def threads(tmp_path, monkeypatch):
-    """A function that predicts, and tells how many threads a model may use: None is a local rank's share."""
+    """A function that predicts and returns the thread limit of the model: None is a local rank's share."""
     steps = []
-    made = predicting._step
-    monkeypatch.setattr(predicting, "_step", lambda *given: steps.append(made(*given)) or steps[-1])
+    step = predicting._step
+    monkeypatch.setattr(predicting, "_step", lambda *arguments: steps.append(step(*arguments)) or steps[-1])
 
-    def ask(data, workers=1, **more):
+    def limit(data, workers=1, **more):
         Estimator.from_openvino(model_path=dense(tmp_path / "dense.xml"), workers=workers).predict(data, **more)
         return steps[-1].threads
 
-    return ask
+    return limit
 
 
-def test_only_rows_of_this_process_get_all_cores(local: Context, threads):
+def test_only_data_in_this_process_gets_all_cores(local: Context, threads):
     frame = pd.DataFrame({"features": list(x)})
     table = pa.table({"features": arrow_column(x)})
     for data in (x, frame, table):
@@ -41,7 +41,7 @@ def test_only_rows_of_this_process_get_all_cores(local: Context, threads):
 
 
 @pytest.mark.ray
-def test_a_ray_dataset_gets_one_core_beside_a_local_context(ray_cluster, threads):
+def test_a_ray_dataset_gets_one_core_even_in_a_local_context(ray_cluster, threads):
     import ray
 
     dataset = ray.data.from_arrow(pa.table({"features": arrow_column(x)}))
@@ -51,7 +51,7 @@ def test_a_ray_dataset_gets_one_core_beside_a_local_context(ray_cluster, threads
 
 
 @pytest.mark.spark
-def test_a_spark_frame_gets_one_core_beside_a_local_context(spark_session, threads):
+def test_a_spark_frame_gets_one_core_even_in_a_local_context(spark_session, threads):
     frame = spark_session.createDataFrame(pa.table({"features": arrow_column(x)}))
     for runtime in ("local", "spark"):
         init_orca_context(runtime=runtime, cores=4)
