@@ -1,5 +1,5 @@
 # Set-up, tests and builds: `make help` lists the targets.
-# PYTHON is the interpreter that .venv is made from; ARGS goes to the program that a target runs.
+# PYTHON is the interpreter for .venv; ARGS is passed to the program that a target runs.
 
 PYTHON ?= python3
 ARGS ?=
@@ -12,17 +12,17 @@ BENCH ?= $(filter-out %/__init__.py,$(wildcard benchmarks/*.py))
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo:  ## make a small environment and train a model in it
+demo:  ## create a small environment and train a model in it
 	@$(PYTHON) tools/environment.py demo
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test:  ## make the full environment, then check style, types and behaviour (ARGS go to pytest)
+test:  ## create the full environment, then check style, types and behaviour (ARGS go to pytest)
 	@$(PYTHON) tools/environment.py full
 	@$(MAKE) --no-print-directory lint
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(ARGS)
 	@echo "==> pytest, MXNet"
-	@$(BIN)/python -m pytest --mxnet $(ARGS) || test $$? -eq 5  # 5: ARGS chose no test of MXNet
+	@$(BIN)/python -m pytest --mxnet $(ARGS) || test $$? -eq 5  # 5: ARGS selected no MXNet test
 
 test-fast: $(BIN)/pytest  ## the tests that need no Ray, Spark or Horovod, in under two minutes
 	@echo "==> pytest, fast part"
@@ -52,6 +52,6 @@ wheel: $(BIN)/pyproject-build  ## build the wheel and the source archive into di
 clean:  ## remove .venv, builds and caches
 	@$(PYTHON) tools/environment.py clean
 
-# A program that .venv lacks comes with the full environment.
+# The full environment provides every program that .venv lacks.
 $(BIN)/%:
 	@$(PYTHON) tools/environment.py full

@@ -1,4 +1,4 @@
-"""Build a Horovod wheel for the torch, TensorFlow and MXNet in .venv, keep it in the user's cache and install it."""
+"""Build a Horovod wheel for the torch, TensorFlow and MXNet in .venv, cache it and install it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from steps import PIP, PYTHON, ROOT, VENV, StepFailed, exit_on_failure, pinned, pip_install, run, say
 
-PATCH_VERSION = 2  # Part of the cache key: raise it with every change to EDITS or BUILD_SETTINGS.
+PATCH_VERSION = 2  # Part of the cache key: increment with every change to EDITS or BUILD_SETTINGS.
 FRAMEWORKS = ("torch", "tensorflow", "mxnet")
-# What Horovod imports at run time and its setup.py at build time; setuptools also stands in for distutils,
-# which horovodrun imports and Python 3.12 has dropped.
+# Imported by Horovod at run time and by its setup.py at build time. setuptools also replaces distutils, which
+# horovodrun imports and Python 3.12 has removed.
 NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi>=1.4", "setuptools")
 
 BUILD_SETTINGS = {
@@ -27,7 +27,7 @@ BUILD_SETTINGS = {
     "HOROVOD_WITH_PYTORCH": "1",
     "HOROVOD_WITH_TENSORFLOW": "1",
     "HOROVOD_WITH_MXNET": "1",
-    # Its CMake files ask for policies that CMake 4 has dropped.
+    # Horovod's CMake files request policies that CMake 4 has removed.
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
 }
 
@@ -62,15 +62,15 @@ EDITS = (
     ),
 )
 
-# Read from the packages' metadata: importing both frameworks only to learn their versions takes many seconds.
+# Reads package metadata: importing the frameworks just for their versions takes many seconds.
 VERSIONS_PROGRAM = """
 import importlib.metadata, json, platform, sys, sysconfig
-found = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()}
+versions = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()}
 print(json.dumps({
-    "torch": found.get("torch"),
-    "tensorflow": found.get("tensorflow") or found.get("tensorflow-cpu"),
-    "mxnet": found.get("mxnet"),
-    "horovod": found.get("horovod"),
+    "torch": versions.get("torch"),
+    "tensorflow": versions.get("tensorflow") or versions.get("tensorflow-cpu"),
+    "mxnet": versions.get("mxnet"),
+    "horovod": versions.get("horovod"),
     "python": sys.implementation.cache_tag,
     "platform": sysconfig.get_platform() + "-" + "".join(platform.libc_ver()),
 }))
@@ -78,11 +78,11 @@ print(json.dumps({
 
 
 def installed_versions() -> dict[str, str | None]:
-    """The versions in the virtual environment that a Horovod wheel depends on."""
+    """Return the versions in the virtual environment that a Horovod wheel depends on."""
     if not PYTHON.exists():
         raise StepFailed("There is no .venv yet: run `python3 tools/environment.py full`.")
-    shown = subprocess.run([PYTHON, "-c", VERSIONS_PROGRAM], capture_output=True, text=True, check=True)
-    versions: dict[str, str | None] = json.loads(shown.stdout)
+    done = subprocess.run([PYTHON, "-c", VERSIONS_PROGRAM], capture_output=True, text=True, check=True)
+    versions: dict[str, str | None] = json.loads(done.stdout)
     missing = [framework for framework in FRAMEWORKS if versions[framework] is None]
     if missing:
         raise StepFailed(
@@ -93,7 +93,7 @@ def installed_versions() -> dict[str, str | None]:
 
 
 def wheel_folder(versions: dict[str, str | None]) -> Path:
-    """The folder in the user's cache for the wheel that fits these versions."""
+    """Return the cache folder of the wheel for these versions."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = "-".join(
         [
@@ -107,7 +107,7 @@ def wheel_folder(versions: dict[str, str | None]) -> Path:
 
 
 def cached_wheel(folder: Path) -> Path | None:
-    """The finished wheel in a cache folder, if there is one."""
+    """Return the wheel in a cache folder, if any."""
     return next(iter(sorted(folder.glob("horovod-*.whl"))), None)
 
 
@@ -124,7 +124,7 @@ def unpack_and_edit(work: Path) -> Path:
     run("Horovod: sources", [*PIP, "download", *options, pinned("horovod")])
     archive = next(work.glob("horovod-*.tar.gz"), None)
     if archive is None:
-        raise StepFailed(f"pip brought no source archive for {pinned('horovod')}.")
+        raise StepFailed(f"pip downloaded no source archive for {pinned('horovod')}.")
     shutil.unpack_archive(archive, work)
     tree = work / archive.name.removesuffix(".tar.gz")
     for edit in EDITS:
@@ -132,7 +132,7 @@ def unpack_and_edit(work: Path) -> Path:
         text = path.read_text() if path.exists() else ""
         if text.count(edit.old) != 1:
             raise StepFailed(
-                f"{edit.path} in {archive.name} should hold {edit.old!r} once and holds it "
+                f"{edit.path} in {archive.name} should contain {edit.old!r} once and contains it "
                 f"{text.count(edit.old)} times: adapt EDITS in tools/{Path(__file__).name} ({edit.why})."
             )
         path.write_text(text.replace(edit.old, edit.new))
@@ -140,7 +140,7 @@ def unpack_and_edit(work: Path) -> Path:
 
 
 def ensure_compiler() -> None:
-    """Find a C++ compiler, make and CMake; only the last one can come from the package index."""
+    """Find a C++ compiler and make, or raise; install CMake from the package index if it is missing."""
     compiler = os.environ.get("CXX", "g++").split()[0]
     missing = [tool for tool in (compiler, "make") if shutil.which(tool) is None]
     if missing:
@@ -153,7 +153,7 @@ def ensure_compiler() -> None:
 
 
 def search_path() -> str:
-    """PATH with the virtual environment's programs first."""
+    """Return PATH with the virtual environment's programs first."""
     return f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
@@ -162,10 +162,10 @@ def build(work: Path) -> Path:
     ensure_compiler()
     tree = unpack_and_edit(work)
     jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # No HOROVOD_* variable of the caller's may steer the build: the cache key does not know it.
+    # The caller's HOROVOD_* variables must not influence the build, as the cache key does not contain them.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     environment = {**inherited, **BUILD_SETTINGS, "MAKEFLAGS": f"-j{jobs}", "PATH": search_path()}
-    # CMake asks Python for MXNet's place, and MXNet can be imported only after Orca has prepared that.
+    # CMake locates MXNet by importing it, which works only after `import orca`.
     (work / "site").mkdir()
     (work / "site" / "sitecustomize.py").write_text("import orca\n")
     environment["PYTHONPATH"] = os.pathsep.join([str(work / "site"), str(ROOT)])
@@ -194,7 +194,7 @@ def build(work: Path) -> Path:
 
 
 def _compiled_share(log: Path) -> str:
-    """How far make is, from the last `[ 45%]` in the log's tail."""
+    """Return make's progress, from the last `[ 45%]` in the log."""
     with log.open("rb") as written:
         written.seek(max(0, log.stat().st_size - 200_000))
         shares = re.findall(rb"^ *\[ *(\d+)%\]", written.read(), re.MULTILINE)
@@ -202,17 +202,17 @@ def _compiled_share(log: Path) -> str:
 
 
 def install(wheel: Path) -> None:
-    """Install a wheel over whatever build of Horovod was there."""
+    """Install a wheel, replacing any other build of Horovod."""
     pip_install("Horovod: install", "--no-deps", "--force-reinstall", wheel)
 
 
 def check() -> None:
-    """Let two processes reduce a tensor, once with each framework."""
+    """Reduce a tensor across two processes, once with each framework."""
     for framework in FRAMEWORKS:
         ranks: list[str | Path] = [VENV / "bin" / "horovodrun", "--gloo", "-np", "2", "-H", "localhost:2"]
         program: list[str | Path] = [PYTHON, ROOT / "tools" / "check_horovod.py", framework]
         run(
-            f"Horovod: two {framework} processes agree",
+            f"Horovod: reduce across two {framework} processes",
             [*ranks, *program],
             environment={**os.environ, "PATH": search_path()},
             seconds=180,
@@ -220,7 +220,7 @@ def check() -> None:
 
 
 def store(wheel: Path, folder: Path) -> None:
-    """Put a checked wheel into the cache: copied under another name, moved in last."""
+    """Copy a checked wheel into the cache; the final name appears only when the copy is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{wheel.name}.{os.getpid()}"
     shutil.copyfile(wheel, partial)
@@ -228,13 +228,13 @@ def store(wheel: Path, folder: Path) -> None:
 
 
 def ensure_horovod(*, rebuild: bool = False) -> None:
-    """Have a Horovod in .venv that fits its torch, TensorFlow and MXNet, from the cache or built now."""
+    """Install the Horovod that matches the torch, TensorFlow and MXNet in .venv, from the cache or newly built."""
     versions = installed_versions()
     folder = wheel_folder(versions)
     note = VENV / "horovod.key"
     if not rebuild and versions["horovod"] and note.exists() and note.read_text() == folder.name:
         return
-    pip_install("Horovod: what it imports", *NEEDS)
+    pip_install("Horovod: dependencies", *NEEDS)
     wheel = None if rebuild else cached_wheel(folder)
     if wheel is not None:
         install(wheel)
@@ -248,10 +248,10 @@ def ensure_horovod(*, rebuild: bool = False) -> None:
 
 
 def main() -> None:
-    """Build or find the wheel, install it and, if asked, check it again."""
+    """Find or build the wheel, install it and, with --check, check it again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rebuild", action="store_true", help="build even if the cache holds a wheel")
-    parser.add_argument("--check", action="store_true", help="let two processes reduce a tensor afterwards")
+    parser.add_argument("--check", action="store_true", help="reduce a tensor across two processes afterwards")
     arguments = parser.parse_args()
     ensure_horovod(rebuild=arguments.rebuild)
     if arguments.check:

@@ -1,4 +1,4 @@
-"""One rank of the check that a Horovod build works: reduce a tensor with the other ranks and compare."""
+"""One rank of the Horovod check: reduce a tensor with the other ranks and compare."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reduce_with_mxnet() -> tuple[int, int, list[float]]:
 
 
 def main() -> None:
-    """Reduce once with the framework that was named; fail if the ranks were alone or the sum is wrong."""
+    """Reduce once with the named framework; fail if there is one rank only or the sum is wrong."""
     framework = sys.argv[1]
     reduce = {"torch": reduce_with_torch, "tensorflow": reduce_with_tensorflow, "mxnet": reduce_with_mxnet}
     rank, size, total = reduce[framework]()

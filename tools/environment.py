@@ -1,4 +1,4 @@
-"""Make the virtual environment .venv: what the demo needs, or everything that the tests need."""
+"""Create the virtual environment .venv, for the demo or for all tests."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ GENERATED = (
 
 
 def fingerprint() -> str:
-    """A hash of all that decides what is installed: the requirements, the pins and these tools."""
+    """Hash everything that determines what is installed: the requirements, the pins and these tools."""
     files = [ROOT / "pyproject.toml", CONSTRAINTS, *sorted(Path(__file__).parent.glob("*.py"))]
     parts = [path.name.encode() + b"\0" + path.read_bytes() for path in files]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def finished(kind: str) -> bool:
-    """Whether .venv already holds this kind of environment (the full one serves the demo too)."""
+    """Return whether .venv already is this kind of environment (the full one includes the demo)."""
     stamp = _read_stamp()
     return stamp.get("fingerprint") == fingerprint() and stamp.get("kind") in (kind, "full")
 
 
 def usable() -> bool:
-    """Whether .venv can be installed into; an interrupted, broken or moved one cannot."""
+    """Return whether packages can be installed into .venv: not if it was interrupted, broken or moved."""
     moved = _read_stamp().get("root", str(ROOT)) != str(ROOT)
     return PYTHON.exists() and not UNFINISHED.exists() and not moved
 
@@ -52,11 +52,11 @@ def _read_stamp() -> dict[str, str]:
 
 
 def create() -> None:
-    """Make an empty .venv, in place of a broken one if there is one."""
+    """Create an empty .venv, replacing a broken one."""
     if VENV.is_symlink():
         VENV.unlink()
     elif VENV.exists():
-        say("The .venv that is there is incomplete; it is made anew.")
+        say("The existing .venv is incomplete; it is recreated.")
         shutil.rmtree(VENV)
     VENV.mkdir()
     UNFINISHED.touch()
@@ -66,25 +66,25 @@ def create() -> None:
 def install(kind: str) -> None:
     """Install one kind of environment into .venv."""
     pip_install("pip and setuptools", "--upgrade", "pip", "setuptools")
-    # First and by its exact version, so that nothing else can choose a build with several GB of CUDA.
+    # First and pinned, so that no other package selects a build with several GB of CUDA.
     pip_install(pinned("torch"), pinned("torch"))
     if kind == "demo":
-        pip_install("Orca and what the demo needs", "-e", ".[demo]")
+        pip_install("Orca and the demo's dependencies", "-e", ".[demo]")
         return
     pip_install("Orca, all frameworks, test and documentation tools", "-e", ".[dev,docs]")
-    # Without its requirements: it declares numpy<2, and orca makes it run on numpy 2.
+    # Without dependencies: it requires numpy<2, but runs on numpy 2 with orca.backends.mxnet.numpy_compat.
     pip_install(pinned("mxnet"), "--no-deps", pinned("mxnet"))
     ensure_horovod()
 
 
 def ensure(kind: str) -> None:
-    """Have an environment of this kind; at once if it is already there."""
+    """Create or complete an environment of this kind; returns at once if it is up to date."""
     started = time.monotonic()
     ready = usable() and finished(kind)
     if not usable():
         create()
     if kind == "full":
-        ensure_java()  # Before the long part; and each time, because it is not in .venv.
+        ensure_java()  # Before the slow steps; and every time, as Java is not part of .venv.
     if ready:
         return
     STAMP.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def ensure(kind: str) -> None:
     try:
         install(kind)
     except StepFailed:
-        UNFINISHED.unlink(missing_ok=True)  # pip undoes what fails: the next call goes on from here.
+        UNFINISHED.unlink(missing_ok=True)  # pip rolls back what fails: the next call continues from here.
         raise
     STAMP.write_text(json.dumps({"kind": kind, "root": str(ROOT), "fingerprint": fingerprint()}))
     UNFINISHED.unlink()
@@ -100,12 +100,12 @@ def ensure(kind: str) -> None:
 
 
 def clean() -> None:
-    """Remove what was made in this tree: .venv, builds and caches."""
+    """Remove generated files: .venv, builds and caches."""
     for pattern in GENERATED:
         for path in ROOT.glob(pattern):
             _remove(path)
     for folder in ROOT.iterdir():
-        # A link leads to a folder that is met under its own name, or out of the tree.
+        # The target of a link is visited under its own name, or is outside of this tree.
         if folder.is_dir() and not folder.is_symlink() and folder.name != ".git":
             for cache in list(folder.rglob("__pycache__")):
                 _remove(cache)
@@ -119,15 +119,15 @@ def _remove(path: Path) -> None:
 
 
 def main() -> None:
-    """Read the command line and do what it says."""
+    """Run the command line."""
     if sys.version_info < MINIMUM_PYTHON:
-        needed, found = (".".join(map(str, version[:2])) for version in (MINIMUM_PYTHON, sys.version_info))
+        needed, current = (".".join(map(str, version[:2])) for version in (MINIMUM_PYTHON, sys.version_info))
         raise StepFailed(
-            f"Orca needs Python {needed} or later and {sys.executable} is {found}: "
-            "name a newer one, such as `make PYTHON=python3.12 test`."
+            f"Orca needs Python {needed} or later and {sys.executable} is {current}: "
+            "use a newer one, such as `make PYTHON=python3.12 test`."
         )
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("demo", "full", "clean"), help="what to make; clean removes it")
+    parser.add_argument("kind", choices=("demo", "full", "clean"), help="the environment to create; clean removes it")
     kind = parser.parse_args().kind
     if kind == "clean":
         clean()

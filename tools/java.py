@@ -1,4 +1,4 @@
-"""Find Java 17 or later for Spark, and install it where that is possible without asking."""
+"""Find Java 17 or later for Spark, or install it if this user may."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 from steps import LOG, StepFailed, exit_on_failure, run, say
 
 MINIMUM = 17
-# The first one that the system's package lists know is installed; newer Debian releases have dropped 17.
+# The first available package is installed; newer Debian releases have removed 17.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 
 
 def version_of(java: str) -> int | None:
-    """The major version of a `java` program: 17 for 17.0.15, 8 for 1.8.0; None if it does not run."""
+    """Return the major version of a `java` program: 17 for 17.0.15, 8 for 1.8.0; None if it does not run."""
     try:
-        shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
-    return int(found.group(1)) if shown.returncode == 0 and found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(match.group(1)) if done.returncode == 0 and match else None
 
 
 def ensure_java(log: Path = LOG) -> None:
-    """Make sure that Spark will find Java, or say in one sentence what to install."""
+    """Make sure that Spark finds Java, or raise an error that says what to install."""
     home = os.environ.get("JAVA_HOME")
-    if home:  # Spark takes it before it looks at PATH, so a bad one cannot be passed over.
+    if home:  # Spark prefers it to PATH, so a bad one cannot be ignored.
         version = version_of(str(Path(home) / "bin" / "java"))
         if version is None or version < MINIMUM:
             received = "has no working bin/java" if version is None else f"is Java {version}"
@@ -69,7 +69,7 @@ def _install_from_apt(log: Path) -> None:
 def main() -> None:
     """Check from the command line."""
     ensure_java()
-    say("Java is there.")
+    say("Java is installed.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the set-up tools share: the paths, one logged step, a pip call and the pinned versions."""
+"""Shared by the set-up tools: paths, logged steps, pip calls and pinned versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PULSE_SECONDS = 30.0
 
 
 class StepFailed(Exception):
-    """A step that cannot go on; its message is one sentence to the user."""
+    """A step failed; the message is one sentence to the user."""
 
 
 def say(text: str, *, end: str = "\n") -> None:
@@ -32,11 +32,11 @@ def say(text: str, *, end: str = "\n") -> None:
 
 
 def pinned(name: str) -> str:
-    """The requirement that constraints.txt pins for a package, such as `torch==2.13.0`."""
-    found = re.search(rf"^{re.escape(name)}==[^\s;#]+", CONSTRAINTS.read_text(), re.MULTILINE)
-    if found is None:
+    """Return the pinned requirement of a package in constraints.txt, such as `torch==2.13.0`."""
+    match = re.search(rf"^{re.escape(name)}==[^\s;#]+", CONSTRAINTS.read_text(), re.MULTILINE)
+    if match is None:
         raise StepFailed(f"{CONSTRAINTS.name} has no line '{name}==<version>'; add one.")
-    return found.group()
+    return match.group()
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
     progress: Callable[[], str] | None = None,
     seconds: float | None = None,
 ) -> None:
-    """Run a command as one step: a line with its time, its output in the log, the log's tail on failure."""
+    """Run a command as one step: print its time, log its output, and show the end of the log on failure."""
     started = time.monotonic()
     say(f"{what} ... ", end="")
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def run(
         output.write(f"\n$ {' '.join(map(str, command))}\n".encode())
         output.flush()
         start = output.tell()
-        # A session of its own: whatever stops this program can then stop the whole compiler tree with it.
+        # A separate session, so that this program can stop the whole compiler tree with itself.
         process = subprocess.Popen(
             [str(part) for part in command],
             stdin=subprocess.DEVNULL,
@@ -78,7 +78,7 @@ def run(
             written.seek(start)
             lines = written.read().decode(errors="replace").splitlines()
         print("\n".join(lines[-TAIL_LINES:]), file=sys.stderr)
-        raise StepFailed(f"'{what}' ended with exit code {code}; the whole output is in {log}.")
+        raise StepFailed(f"'{what}' ended with exit code {code}; the full output is in {log}.")
     say(f"{time.monotonic() - started:.0f} s")
 
 
@@ -104,7 +104,7 @@ def pip_install(what: str, *arguments: str | Path) -> None:
 
 
 def exit_on_failure(main: Callable[[], None]) -> None:
-    """Run a tool's main function; a failed step ends it with one sentence, a signal ends its children too."""
+    """Run a tool's main function; report a failed step in one sentence, and end child processes on a signal."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         main()
