@@ -50,7 +50,8 @@ def quantize(spec: OpenvinoSpec, features: Any, preset: str, options: dict[str, 
             raise ArgumentError(f"quantize: {error}") from error
         except RuntimeError as error:
             raise DataError(f"NNCF cannot quantize this model: {first_line(error)}.") from error
-    return replace(spec, files=ModelFiles.of(quantized, spec.cache), origin=f"{spec.origin}, int8")
+    files = ModelFiles.of(quantized, spec.cache)
+    return replace(spec, files=files, config=dict(spec.config), origin=f"{spec.origin}, int8")
 
 
 @contextmanager
