@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-# A temporary folder of our own, for all processes of the suite, so that left files can be counted. Its name is
-# short because Ray puts sockets below it, whose paths may not be long.
+# One temporary folder for all processes of the suite, so that leftover files can be counted. Its name is short
+# because Ray creates sockets in it, whose paths are limited in length.
 FOLDER = tempfile.mkdtemp(prefix="ot", dir="/tmp")
 os.environ["TMPDIR"] = FOLDER
 tempfile.tempdir = None
@@ -23,7 +23,7 @@ from orca.context import Context, init_orca_context, stop_orca_context
 from orca.runtimes import spark_settings
 
 SLOTS = 6
-"""Slots of every runtime in the tests; more than the two cores of a small machine, on purpose."""
+"""Slots of every runtime in the tests; intentionally more than the cores of a small machine."""
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,7 @@ RUNTIMES = [
 
 @pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
-    """Each runtime in turn, started and joined by an Orca context."""
+    """Each runtime in turn; Ray and Spark are started."""
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
     elif request.param == "spark":
@@ -73,19 +73,19 @@ def runtime(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def context(runtime: str) -> Iterator[Context]:
-    """A context on each runtime; Ray and Spark stay, and on Ray, where they start slowly, the gangs too."""
-    made = init_orca_context(runtime=runtime, cores=SLOTS)
-    yield made
+    """A context on each runtime. Ray and Spark keep running; so do the gangs on Ray, where they start slowly."""
+    context = init_orca_context(runtime=runtime, cores=SLOTS)
+    yield context
     if runtime != "ray":
-        made.stop_gangs()
+        context.stop_gangs()
 
 
 @pytest.fixture
 def local() -> Iterator[Context]:
     """A local context."""
-    made = init_orca_context(cores=SLOTS)
-    yield made
-    made.stop_gangs()
+    context = init_orca_context(cores=SLOTS)
+    yield context
+    context.stop_gangs()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -96,22 +96,22 @@ def stop_everything() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--mxnet", action="store_true", help="run the tests of MXNet, and only these")
+    parser.addoption("--mxnet", action="store_true", help="run only the tests of MXNet")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # MXNet stops and starts its threads around every fork of a process that has it imported: it gets one of its own.
+    # MXNet stops and restarts its threads at every fork, so its tests run in a process without the others.
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     return True if ("mxnet" in collection_path.name) != config.getoption("--mxnet") else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests of one runtime together, so that each starts but a few times, and what must not fork last."""
+    """Group the tests by runtime, so that each starts rarely; tests that start threads come last."""
     last = ("openvino", "accelerator", "keras")
 
     def place(item: pytest.Item) -> tuple[int, int]:
-        # Once OpenVINO or TensorFlow has computed something here it has threads, which do not survive a fork.
+        # Once OpenVINO or TensorFlow has run in this process it has threads, which do not survive a fork.
         threads = max((last.index(word) + 1 for word in last if word in item.path.name), default=0)
         runtime = 2 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("ray") else 0
         return threads, runtime

@@ -1,4 +1,4 @@
-"""Counts what a failed job could leave behind: processes, listening ports, temporary files, actors."""
+"""Finds what a failed job could leave behind: processes, listening ports, temporary files, actors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import psutil
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What is there at one moment."""
+    """The processes, ports and files at one moment."""
 
     ranks: frozenset[int]
     stopped: frozenset[int]
@@ -26,17 +26,17 @@ class Leftovers:
 
 
 def _family() -> list[psutil.Process]:
-    """This process's descendants, and Ray's workers, which are not our children when Ray is joined."""
-    found = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    """Return this process's descendants, and Ray's workers, which are not its children if Ray was already running."""
+    processes = {process.pid: process for process in psutil.Process().children(recursive=True)}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if words and words[0].startswith("ray::_RankActor"):
-            found[process.pid] = process
-    return list(found.values())
+            processes[process.pid] = process
+    return list(processes.values())
 
 
 def look(tokens: tuple[str, ...] = ("zygote", "ray::_RankActor")) -> Leftovers:
-    """Take stock of this machine."""
+    """Return the current processes, ports and files."""
     ranks, stopped = set(), set()
     for process in _family():
         try:
@@ -59,34 +59,34 @@ def look(tokens: tuple[str, ...] = ("zygote", "ray::_RankActor")) -> Leftovers:
 
 
 def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
-    """Where these processes listen."""
-    found = set()
+    """Return the addresses on which these processes listen."""
+    addresses = set()
     for pid in pids:
         with suppress(psutil.Error):
-            found |= {
+            addresses |= {
                 (entry.laddr.ip, entry.laddr.port)
                 for entry in psutil.Process(pid).net_connections("tcp")
                 if entry.status == psutil.CONN_LISTEN
             }
-    return found
+    return addresses
 
 
 def still_there(pids: Iterable[int], ports: Iterable[tuple[str, int]], seconds: float = 10.0) -> list[Any]:
-    """Which of these processes live, and at which of these ports somebody listens, once there was time to end."""
+    """Return the processes that are still alive and the ports that still accept connections after a grace period."""
     end = time.monotonic() + seconds
-    while (left := [*filter(_lives, pids), *filter(_answers, ports)]) and time.monotonic() < end:
+    while (remaining := [*filter(_is_alive, pids), *filter(_accepts, ports)]) and time.monotonic() < end:
         time.sleep(0.1)
-    return left
+    return remaining
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
 
-def _answers(port: tuple[str, int]) -> bool:
+def _accepts(port: tuple[str, int]) -> bool:
     try:
         socket.create_connection(port, timeout=1).close()
     except OSError:
@@ -95,7 +95,7 @@ def _answers(port: tuple[str, int]) -> bool:
 
 
 def settle(before: Leftovers, seconds: float = 10.0) -> Leftovers:
-    """Wait for a moment until nothing more is there than before; return what is there then."""
+    """Wait until nothing is left beyond `before`, or the time is over; return the current state."""
     end = time.monotonic() + seconds
     while True:
         now = look()

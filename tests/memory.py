@@ -1,4 +1,4 @@
-"""Measures memory of a whole family of processes: proportional set size, sampled while something runs."""
+"""Measures the memory of a process and its descendants: proportional set size, sampled on a thread."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import psutil
 
 
 def family_pss() -> int:
-    """Bytes that this process and its descendants occupy, shared pages counted once.
+    """Return the bytes that this process and its descendants occupy, with shared pages counted once.
 
-    The descendants stand still meanwhile: a page that one of them was asked about alone and another has touched
-    before it is asked too would count one and a half times.
+    The descendants are suspended meanwhile: a page that becomes shared between the measurements of two processes
+    would count one and a half times.
     """
     me = psutil.Process()
     family = me.children(recursive=True)
-    held = []
+    suspended = []
     total = me.memory_full_info().pss
     try:
         for process in family:
             with contextlib.suppress(psutil.Error):
                 if process.status() != psutil.STATUS_STOPPED:
                     process.suspend()
-                    held.append(process)
+                    suspended.append(process)
         for process in family:
             with contextlib.suppress(psutil.Error):
                 total += process.memory_full_info().pss
     finally:
-        for process in held:
+        for process in suspended:
             with contextlib.suppress(psutil.Error):
                 process.resume()
     return total
 
 
 class Peak:
-    """Samples the family's memory on a thread; `peak` is the largest sample."""
+    """Samples the memory on a thread; `peak` is the largest sample."""
 
     def __init__(self, every: float = 0.1) -> None:
         self._every = every

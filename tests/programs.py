@@ -1,4 +1,4 @@
-"""Programs that tests run in a process of their own, and processes that kill themselves once."""
+"""Programs that tests run in separate processes, and processes that kill themselves once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(code: str, **environment: str) -> str:
-    """What a program of Python prints; it has to end well."""
+    """Run a Python program, which must succeed, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
@@ -29,7 +29,7 @@ def run(code: str, **environment: str) -> str:
 
 
 def is_first(mark: str) -> bool:
-    """Whether nobody has asked about this file before, in any process; it is there afterwards."""
+    """Create this file; return whether this call, among all processes, was the first."""
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -38,13 +38,13 @@ def is_first(mark: str) -> bool:
 
 
 def kill_me_once(mark: str) -> None:
-    """Kill this process, if none has been killed for this mark."""
+    """Kill this process, unless another was killed for this mark."""
     if is_first(mark):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_executor_once(mark: str) -> None:
-    """Kill the whole Spark executor, which is the Java process above this worker, if none has been killed yet."""
+    """Kill the Spark executor, the Java process above this worker, unless one was killed for this mark."""
     if is_first(mark):
         next(parent for parent in psutil.Process().parents() if parent.name() == "java").kill()
         time.sleep(60)

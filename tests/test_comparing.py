@@ -1,4 +1,4 @@
-"""What the benchmarks share: a comparison that could not be made does not pass for one that was."""
+"""The comparison code of the benchmarks: a failed measurement never counts as a result."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from comparing import Comparison, measure, take_turns
 
 
 def show(peer, bars):
-    found = take_turns({"ours": lambda: 2.0, "peer": peer}, 2, "rows/s")
-    return [line for bar in bars for line in Comparison("1", "speed", "ours", "peer", bar).lines(found)]
+    results = take_turns({"ours": lambda: 2.0, "peer": peer}, 2, "rows/s")
+    return [line for bar in bars for line in Comparison("1", "speed", "ours", "peer", bar).lines(results)]
 
 
 def fails() -> float:
     raise OSError("no such peer")
 
 
-def test_bars_that_are_met_and_missed_are_counted_in_the_last_line(capsys):
+def test_met_and_missed_bars_are_counted_in_the_last_line(capsys):
     measure([({"1"}, lambda: show(lambda: 1.0, [1.5, 3.0, 1.9, None]))], {"1"}, ["head"])
     assert capsys.readouterr().out.splitlines()[-1] == "bars: 2 met, 1 missed; comparisons not measured: 0"
 
@@ -38,10 +38,10 @@ def sound() -> list[str]:
     return show(lambda: 1.0, [1.0])
 
 
-def test_parts_in_processes_of_their_own_report_and_fail_the_same_way(capsys):
+def test_parts_in_separate_processes_report_and_fail_the_same_way(capsys):
     with pytest.raises(SystemExit) as ended:
         measure([({"1"}, fails), ({"2"}, sound)], {"1", "2"}, ["head"], apart=True)
     assert ended.value.code == 1
-    said = capsys.readouterr().out
-    assert said.splitlines()[-1] == "bars: 1 met, 0 missed; comparisons not measured: 1"
-    assert "its process failed" in said
+    output = capsys.readouterr().out
+    assert output.splitlines()[-1] == "bars: 1 met, 0 missed; comparisons not measured: 1"
+    assert "its process failed" in output

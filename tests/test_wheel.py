@@ -1,4 +1,4 @@
-"""The built wheel carries everything: installed in an empty environment it runs the demo."""
+"""The wheel is complete: installed in an empty environment it runs the demo."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_wheel_runs_the_demo_in_an_empty_environment(tmp_path):
     run(python, "-m", "pip", "install", "-q", "-c", str(constraints), *pins, cwd=tmp_path)
     run(python, "-m", "pip", "install", "-q", "-c", str(constraints), f"{wheel}[demo]", cwd=tmp_path)
     (tmp_path / "demo.py").write_text((ROOT / "examples" / "demo.py").read_text())
-    said = run(python, "demo.py", cwd=tmp_path)
-    assert "test accuracy: 9" in said
+    output = run(python, "demo.py", cwd=tmp_path)
+    assert "test accuracy: 9" in output
     assert (tmp_path / "out" / "training-curve.png").exists()
-    place = run(python, "-c", "import orca, orca.backends.torch; print(orca.__file__)", cwd=tmp_path)
-    assert str(home) in place
+    location = run(python, "-c", "import orca, orca.backends.torch; print(orca.__file__)", cwd=tmp_path)
+    assert str(home) in location
     assert "doctor" in run(str(home / "bin" / "orca"), "--help", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Saved states: any fsspec path, complete or not there, never a pickle."""
+"""Saved states: any fsspec path, complete or absent, never a pickle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE = {
 
 
 @pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
-def test_state_comes_back_from_any_path(tmp_path, scheme):
+def test_state_is_restored_from_any_path(tmp_path, scheme):
     path = f"{scheme}{tmp_path}/deep/model" if scheme != "memory://" else "memory://deep/model"
     saved_states.save(path, {"epoch": 3}, STATE)
     saved_states.save(path, {"epoch": 4}, STATE)
@@ -38,7 +38,7 @@ def test_nothing_in_the_folder_is_a_pickle(tmp_path):
     assert json.loads((tmp_path / "model" / "orca.json").read_text())["format"] == 1
 
 
-def test_failed_save_leaves_the_old_state(tmp_path):
+def test_failed_save_keeps_the_old_state(tmp_path):
     path = str(tmp_path / "model")
     saved_states.save(path, {"epoch": 1}, STATE)
     with pytest.raises(DataError, match=r"optimizer\.fn is a builtin_function"):
@@ -47,7 +47,7 @@ def test_failed_save_leaves_the_old_state(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_folder_with_something_else_is_not_overwritten(tmp_path):
+def test_a_folder_with_other_files_is_not_overwritten(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     with pytest.raises(ArgumentError, match="is not a saved estimator"):

@@ -1,4 +1,4 @@
-"""The context: starting, joining, repeating, stopping and forgetting to stop."""
+"""The context: starting, joining, repeated calls, stopping and missing stops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import SLOTS
 
 
 def run(code: str, seconds: float = 120) -> str:
-    """Run a script in a fresh interpreter and return what it printed."""
+    """Run a script in a new interpreter and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=seconds
     )
@@ -35,13 +35,13 @@ def test_default_is_local_and_starts_in_under_a_tenth_of_a_second():
         import psutil
         print(seconds, context.runtime, len(psutil.Process().children()))
     """
-    # The best of three: a busy machine may hold up any one of them.
-    tries = [run(code).split() for _ in range(3)]
-    assert all(said[1:] == ["local", "0"] for said in tries)
-    assert min(float(said[0]) for said in tries) < 0.1
+    # The best of three, as the machine may be busy.
+    outputs = [run(code).split() for _ in range(3)]
+    assert all(rest == ["local", "0"] for _, *rest in outputs)
+    assert min(float(seconds) for seconds, *_ in outputs) < 0.1
 
 
-def test_repeated_init_gives_the_same_context_and_other_arguments_a_new_one():
+def test_repeated_init_returns_the_same_context_unless_arguments_differ():
     first = init_orca_context(cores=3)
     assert init_orca_context(cores=3) is first
     second = init_orca_context(cores=2)
@@ -58,19 +58,19 @@ def test_repeated_init_gives_the_same_context_and_other_arguments_a_new_one():
 
 def test_with_block_stops_at_its_end():
     with init_orca_context(cores=2) as context:
-        context.gang(2).call(_nothing)
+        context.gang(2).call(_do_nothing)
         ranks = [psutil.Process(hello.pid) for hello in context.gang(2).places]
         assert len(ranks) == 2
     _, alive = psutil.wait_procs(ranks, timeout=5)
     assert not alive
 
 
-def _nothing(rank_context):
+def _do_nothing(rank_context):
     return None
 
 
 def test_forgotten_stop_leaves_no_process(tmp_path):
-    said = run("""
+    output = run("""
         from orca import init_orca_context
         def work(rank_context): return None
         context = init_orca_context(cores=2)
@@ -78,7 +78,7 @@ def test_forgotten_stop_leaves_no_process(tmp_path):
         import psutil
         print(*[p.pid for p in psutil.Process().children(recursive=True)])
     """)
-    pids = [int(word) for word in said.split()]
+    pids = [int(word) for word in output.split()]
     assert len(pids) == 3
     assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
@@ -89,7 +89,7 @@ def test_bad_cores_are_refused(cores):
         init_orca_context(cores=cores)
 
 
-def test_unknown_words_are_refused_with_a_suggestion():
+def test_unknown_names_are_refused_with_a_suggestion():
     with pytest.raises(ArgumentError, match=r"runtime='sparc' is not known.*Did you mean 'spark'"):
         init_orca_context(runtime="sparc")
     with pytest.raises(ArgumentError, match=r"cluster_mode='yarn-cilent'.*Did you mean 'yarn-client'"):
@@ -109,7 +109,7 @@ def test_settings_check_their_values():
         OrcaContext.log_ouput = True
 
 
-def test_getters_name_the_runtime_that_is_missing():
+def test_getters_name_the_missing_runtime():
     init_orca_context()
     with pytest.raises(OrcaError, match=r'runtime="spark"'):
         OrcaContext.get_spark_session()
@@ -127,7 +127,7 @@ def test_joined_ray_is_not_stopped(ray_cluster):
 
 
 @pytest.mark.spark
-def test_joined_spark_is_not_stopped_and_context_answers_as_sparkcontext(spark_session):
+def test_joined_spark_is_not_stopped_and_context_acts_as_sparkcontext(spark_session):
     sc = init_orca_context(runtime="spark")
     assert OrcaContext.get_spark_session() is spark_session
     assert sc.parallelize(range(10), 2).sum() == 45
@@ -139,9 +139,9 @@ def test_joined_spark_is_not_stopped_and_context_answers_as_sparkcontext(spark_s
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_started_runtimes_follow_each_other_and_are_stopped():
+def test_runtimes_started_in_sequence_are_stopped():
     began = time.monotonic()
-    said = run(
+    output = run(
         """
         import ray
         from orca import XShards, init_orca_context, stop_orca_context
@@ -156,6 +156,6 @@ def test_started_runtimes_follow_each_other_and_are_stopped():
         """,
         seconds=200,
     )
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     assert lines == ["ray 7 True", "spark 7 False", "local 7 False", "None", "True"]
     assert time.monotonic() - began < 200

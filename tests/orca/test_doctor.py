@@ -55,7 +55,7 @@ def by_name(output: str) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder for PYTHONPATH with a third-party backend package and three packages that do not import."""
+    """A folder for PYTHONPATH with third-party backends and packages that cannot be imported."""
     folder = tmp_path_factory.mktemp("strange")
     info = folder / "strange_backends-3.2.dist-info"
     info.mkdir()
@@ -70,7 +70,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> str:
         "openvino": "raise RuntimeError('built for another machine\\nand more lines')",
         "ray": "import os; os.abort()",
         "keras": "import torch_of_another_name",
-        # Large ones that play no part here.
+        # Replaced, as importing the real ones is slow.
         **dict.fromkeys(("tensorflow", "mxnet"), "__version__ = '1'"),
     }
     for name, text in modules.items():
@@ -157,7 +157,7 @@ def test_installed_is_not_usable(strange_run: subprocess.CompletedProcess[str]) 
     assert checks["sound"]["version"] == "3.2"
     assert checks["lacking"]["fix"] == "pip install nothing_of_this_name"
     assert "took more than 8 s" in checks["stalling"]["why"]
-    # Two of one module: one that fails says nothing about the other.
+    # Two backends of one module: a failure of one does not affect the other.
     assert checks["here"]["usable"]
     assert "nothing" in checks["gone"]["why"]
     assert checks["openvino"]["why"] == "RuntimeError: built for another machine"

@@ -1,4 +1,4 @@
-"""The estimator's front: bad input is refused on the driver with a sentence that helps."""
+"""The estimator on the driver: bad input is refused with a helpful message."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ BAD_FITS = {
 
 @pytest.mark.parametrize("name", BAD_FITS)
 def test_bad_data_is_refused_before_the_launch(local: Context, name):
-    call, kind, words = BAD_FITS[name]
+    call, kind, message = BAD_FITS[name]
     est = estimator()
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=message):
         call(est)
     gang = local.warm(2, est.backend.traits.preload)
     assert gang is None or not gang.running
 
 
-def test_bad_models_are_refused_when_the_estimator_is_made():
+def test_bad_models_are_refused_when_the_estimator_is_created():
     other = nn.Linear(6, 2)
     mine = nn.Linear(6, 2)
     with pytest.raises(ArgumentError, match="parameters of another model"):
@@ -78,7 +78,7 @@ def test_too_many_workers_are_refused_at_once(local: Context):
         estimator(workers=50).fit(X, Y, batch_size=64)
 
 
-def test_model_and_optimizer_objects_train_together_and_stay_untouched(local: Context):
+def test_model_and_optimizer_objects_are_trained_as_copies(local: Context):
     model = model_creator({})
     before = {key: value.clone() for key, value in model.state_dict().items()}
     est = estimator(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.05))
@@ -89,7 +89,7 @@ def test_model_and_optimizer_objects_train_together_and_stay_untouched(local: Co
         assert not torch.equal(est.get_model().state_dict()[key], before[key])
 
 
-def test_shapes_that_would_broadcast_are_refused_and_a_column_is_aligned(local: Context):
+def test_shapes_that_would_broadcast_are_refused_and_columns_are_aligned(local: Context):
     class Regressor(nn.Sequential):
         def __init__(self) -> None:
             super().__init__(nn.Linear(6, 1))
@@ -103,7 +103,7 @@ def test_shapes_that_would_broadcast_are_refused_and_a_column_is_aligned(local: 
         est.fit(X, np.zeros((20, 3), "f4"), batch_size=10)
 
 
-def test_binary_labels_and_double_precision_just_work(local: Context):
+def test_binary_labels_and_double_precision_are_accepted(local: Context):
     est = estimator(model=lambda config: nn.Linear(6, 1), loss=nn.BCEWithLogitsLoss(), metrics=["accuracy", "auc"])
     x, y = make_data(200)
     y = (x[:, 0] > 0.3).astype("int8")
@@ -118,14 +118,14 @@ def test_second_positional_number_means_epochs(local: Context):
     assert len(estimator().fit((X, Y), 3, batch_size=10)) == 3
 
 
-def test_nothing_learned_nothing_saved(tmp_path, local: Context):
+def test_save_needs_a_trained_model_and_load_a_saved_one(tmp_path, local: Context):
     with pytest.raises(NotFittedError, match="call fit or load first"):
         estimator().save(str(tmp_path / "model"))
     with pytest.raises(ArgumentError, match="has no saved estimator"):
         estimator().load(str(tmp_path / "nowhere"))
 
 
-def test_evaluate_and_predict_work_before_fit_with_the_first_weights(local: Context):
+def test_evaluate_and_predict_work_before_fit_with_the_initial_weights(local: Context):
     est = estimator(metrics=["accuracy"])
     output = est.predict(X)
     assert output.shape == (20, 2)
@@ -134,7 +134,7 @@ def test_evaluate_and_predict_work_before_fit_with_the_first_weights(local: Cont
     assert est.evaluate(X, Y)["accuracy"] == pytest.approx((output.argmax(1) == Y).mean())
 
 
-def test_two_estimators_share_the_warm_gang_without_mixing(local: Context):
+def test_two_estimators_share_the_warm_gang_without_interference(local: Context):
     one, two = estimator(seed=1), estimator(seed=2)
     one.fit(X, Y, epochs=2, batch_size=10)
     first = one.predict(X)
@@ -147,7 +147,7 @@ def test_two_estimators_share_the_warm_gang_without_mixing(local: Context):
     np.testing.assert_array_equal(one.predict(X), again.predict(X))
 
 
-def test_explain_names_runtime_ranks_and_what_will_not_fit(local: Context):
+def test_explain_shows_runtime_ranks_and_missing_slots(local: Context):
     est = estimator()
     text = est.explain()
     assert f"runtime local: 2 of {SLOTS} slots" in text
@@ -159,7 +159,7 @@ def test_explain_names_runtime_ranks_and_what_will_not_fit(local: Context):
     assert "running, host" not in est.explain()
 
 
-def test_ranks_lines_are_shown_when_asked_for(local: Context, capsys):
+def test_output_of_ranks_is_shown_with_log_output(local: Context, capsys):
     from orca import OrcaContext
 
     class Chatty(nn.Linear):
@@ -172,6 +172,6 @@ def test_ranks_lines_are_shown_when_asked_for(local: Context, capsys):
         estimator(model=lambda config: Chatty(6, 2)).fit(X, Y, batch_size=20)
     finally:
         OrcaContext.log_output = False
-    shown = capsys.readouterr().out
-    assert "[rank 0] batch of 10" in shown
-    assert "[rank 1] batch of 10" in shown
+    output = capsys.readouterr().out
+    assert "[rank 0] batch of 10" in output
+    assert "[rank 1] batch of 10" in output

@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_npy_to_npy_with_a_bar(folder):
+def test_npy_to_npy_with_a_progress_bar(folder):
     np.save(folder / "x.npy", x)
     command = [sys.executable, "-m", "orca.cli", "predict", folder / "dense.xml", folder / "x.npy", folder / "y.npy"]
     run = subprocess.run(
@@ -96,7 +96,7 @@ def test_errors_are_one_sentence_and_leave_no_file(folder):
 ROWS = ["--columns", "a,b,c,d,e,f"]
 
 
-def test_types_of_a_csv_file_hold_for_all_its_rows(folder):
+def test_types_of_a_csv_file_fit_all_its_rows(folder):
     whole = pd.DataFrame(np.arange(720_000).reshape(-1, 6) % 7, columns=list("abcdef")).assign(note=1)
     frame = whole.astype({"f": float, "note": object})
     frame.loc[len(frame) - 1, "f"], frame.loc[len(frame) - 1, "note"] = 0.5, "last"
@@ -145,7 +145,7 @@ def test_no_rows_give_a_file_with_columns_and_no_rows(folder):
     assert np.load(folder / "empty-out.npy").shape == (0, 5)
 
 
-def test_a_batch_of_one_does_not_make_tiny_pieces(folder):
+def test_a_batch_of_one_does_not_cause_tiny_row_groups(folder):
     import pyarrow.parquet as pq
 
     dense(folder / "one.xml", rows=1)

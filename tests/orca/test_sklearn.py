@@ -1,4 +1,4 @@
-"""The estimator inside scikit-learn: parameters, clone, Pipeline, cross validation, grid search, its own checks."""
+"""The estimator in scikit-learn: parameters, clone, Pipeline, cross validation, grid search, estimator checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def estimator(**more) -> Estimator:
     return Estimator.from_torch(**{**options, **more})
 
 
-def test_parameters_come_and_go_by_name(local: Context):
+def test_parameters_are_read_and_set_by_name(local: Context):
     est = estimator()
     params = est.get_params()
     assert params["config__lr"] == 0.02
@@ -57,7 +57,7 @@ def test_parameters_come_and_go_by_name(local: Context):
         est.set_params(confg__lr=1)
 
 
-def test_parameters_that_change_keep_what_was_learned(local: Context):
+def test_changed_parameters_keep_the_learned_weights(local: Context):
     x, y = make_data(64)
     est = estimator()
     est.fit(x, y)
@@ -65,19 +65,19 @@ def test_parameters_that_change_keep_what_was_learned(local: Context):
     est.set_params(batch_size=8)
     np.testing.assert_array_equal(est.predict(x), before)
     assert "optimizer" in est._learned.state
-    # Another rate means another optimizer; its old state would bring the old rate back.
+    # A new learning rate means a new optimizer; the old state would restore the old rate.
     est.set_params(config__lr=0.0)
     np.testing.assert_array_equal(est.predict(x), before)
     est.fit(x, y)
     np.testing.assert_array_equal(est.predict(x), before)
-    # A clone has learned nothing; an optimizer object stays bound to its model.
+    # A clone is untrained; an optimizer object stays bound to its model.
     model = nn.Linear(6, 2)
     bound = estimator(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
     assert clone(bound).fit(x, y)["loss"] == bound.fit(x, y)["loss"]
     assert clone(est)._learned.state is None
 
 
-def test_score_is_greater_for_better_models(local: Context):
+def test_a_greater_score_means_a_better_model(local: Context):
     x, y = make_data(200)
     est = estimator(epochs=15)
     est.fit(x, y)
@@ -98,7 +98,7 @@ def test_pipeline_and_cross_validation(local: Context):
     assert scores.min() > 0.6
 
 
-def test_grid_search_over_rate_and_batch_size_leaves_nothing_once_the_context_ends():
+def test_grid_search_leaves_nothing_behind_once_the_context_ends():
     x, y = make_data(120)
     stop_orca_context()
     before = look()
@@ -110,7 +110,7 @@ def test_grid_search_over_rate_and_batch_size_leaves_nothing_once_the_context_en
         assert search.best_params_["config__lr"] == 0.03
         assert search.best_score_ > 0.7
         assert search.best_estimator_.predict(x).shape == (120, 2)
-        # All candidates had the same two ranks. These and the process that forks them wait for the next fit.
+        # All candidates used the same two ranks, which wait for the next fit together with their zygote.
         assert len(look(("zygote",)).ranks) == 3
     after = settle(before)
     assert not after.ranks - before.ranks
@@ -118,27 +118,27 @@ def test_grid_search_over_rate_and_batch_size_leaves_nothing_once_the_context_en
     assert not after.files - before.files
 
 
-NOT_FOR_US = {
+EXPECTED_FAILURES = {
     "check_estimators_fit_returns_self": "fit returns the History, on every backend",
     "check_readonly_memmap_input": "asserts that fit returns the estimator",
-    "check_fit_idempotent": "a second fit goes on from the first",
-    "check_do_not_raise_errors_in_init_or_set_params": "bad parameters are refused when they are given, not in fit",
-    "check_parameters_default_constructible": "a model cannot be guessed; estimators are made by from_torch",
+    "check_fit_idempotent": "a second fit continues the first",
+    "check_do_not_raise_errors_in_init_or_set_params": "bad parameters are refused when they are set, not in fit",
+    "check_parameters_default_constructible": "there is no default model; estimators are created by from_torch",
     "check_n_features_in": "images and several inputs have no number of features",
     "check_n_features_in_after_fitting": "images and several inputs have no number of features",
-    "check_sample_weight_equivalence_on_dense_data": "rows given twice make other batches than rows that weigh two",
-    "check_complex_data": "torch has complex models; one with real weights says what it wants",
-    "check_dtype_object": "arrays of Python objects are refused, in words of our own",
-    "check_estimators_empty_data_messages": "rows without features are refused, in words of our own",
-    "check_requires_y_none": "missing labels are refused, in words of our own",
-    "check_estimators_nan_inf": "data may hold nan; what stops a fit is a loss that becomes nan, as a WorkerError",
-    "check_fit1d": "a vector is as many rows of one number; the model says whether it can take them",
-    "check_fit2d_predict1d": "a vector is as many rows of one number; the model says whether it can take them",
+    "check_sample_weight_equivalence_on_dense_data": "repeated rows form other batches than rows of weight two",
+    "check_complex_data": "torch has complex models; a model with real weights raises its own error",
+    "check_dtype_object": "arrays of Python objects are refused with another message",
+    "check_estimators_empty_data_messages": "rows without features are refused with another message",
+    "check_requires_y_none": "missing labels are refused with another message",
+    "check_estimators_nan_inf": "data may contain nan; a fit fails only if the loss becomes nan, with a WorkerError",
+    "check_fit1d": "a vector counts as rows of one number; the model decides whether it accepts them",
+    "check_fit2d_predict1d": "a vector counts as rows of one number; the model decides whether it accepts them",
 }
 
 
-def test_scikit_learns_own_checks(local: Context):
-    """Those that apply pass; each of the others has its reason above, and really does not hold."""
+def test_scikit_learn_estimator_checks(local: Context):
+    """The checks that apply pass; each of the others has its reason above, and really fails."""
     line = estimator(model=curve, loss=nn.MSELoss(), epochs=1)
     results = check_estimator(line, on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
@@ -146,5 +146,5 @@ def test_scikit_learns_own_checks(local: Context):
     for name, error in failed.items():
         print(name, "|", type(error).__name__, str(error).splitlines()[0][:150] if str(error) else "")
     print(len(passed), "passed:", ", ".join(sorted(passed)))
-    assert set(failed) == set(NOT_FOR_US)
+    assert set(failed) == set(EXPECTED_FAILURES)
     assert len(passed) >= 30
