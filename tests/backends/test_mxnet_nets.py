@@ -102,17 +102,17 @@ def test_fixed_parameters_of_a_module_stay_unchanged(local: Context):
     more = {"model_creator": fixed_module, "loss_creator": None, "config": {**CONFIG, "init": mx.init.Xavier()}}
     one = estimator(1, None, **more)
     one.fit(x, y, batch_size=48, max_steps=1)
-    before = {name: np.array(value) for name, value in one._state["model"].items()}
+    before = {name: np.array(value) for name, value in one._learned.state["model"].items()}
     one.fit(x, y, epochs=2, batch_size=8)
-    for name, value in one._state["model"].items():
+    for name, value in one._learned.state["model"].items():
         assert np.array_equal(value, before[name]) == name.startswith("first"), name
     model = one.get_model()
     assert model._fixed_param_names == ["first_weight", "first_bias"]
     two = estimator(2, **more)
     two.fit(x, y, batch_size=48, max_steps=1)
     two.fit(x, y, epochs=2, batch_size=8)
-    for name, value in two._state["model"].items():
-        np.testing.assert_allclose(value, one._state["model"][name], rtol=1e-5, atol=1e-6, err_msg=name)
+    for name, value in two._learned.state["model"].items():
+        np.testing.assert_allclose(value, one._learned.state["model"][name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_unsupported_modules_are_refused():

@@ -416,7 +416,7 @@ def test_wrong_data_is_reported_before_workers_start(local: Context, path, tmp_p
         Estimator.from_openvino(model_path=path).predict(frame, feature_cols=["featrues"])
     with pytest.raises(DataError, match="two.* inputs|2 inputs"):
         Estimator.from_openvino(model_path=two(tmp_path / "two.xml")).predict(x)
-    assert not local._gangs
+    assert not local._gangs._gangs
 
 
 # Lost workers --------------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from orca import Estimator, XShards, predicting
+from orca import Estimator, XShards
 from orca.context import Context
 from orca.errors import ColumnError, DataError
+from orca.runs.predict import sample_of
 from orca.shards.forms import arrow_column
 from tests.backends.openvino_models import dense, dense_result
 
@@ -28,8 +29,8 @@ def est(tmp_path):
 def test_a_sample_has_the_requested_rows_however_small_the_shards(context: Context, est):
     shards = XShards.from_shards([{"x": part} for part in np.split(x, [0, 3, 3, 20])])
     for data in (shards, shards.transform_shard(lambda shard: {"x": shard["x"]})):
-        np.testing.assert_array_equal(predicting.sample(est, data, None, 30), x[:30])
-        assert len(predicting.sample(est, data, None, 100)) == 40
+        np.testing.assert_array_equal(sample_of(est._setup, data, None, 30, context), x[:30])
+        assert len(sample_of(est._setup, data, None, 100, context)) == 40
         np.testing.assert_allclose(est.predict(data).to_numpy()["prediction"], dense_result(x), atol=1e-5)
 
 
@@ -62,7 +63,7 @@ def test_a_sampled_step_keeps_the_numbers_of_its_shards(local: Context, est):
     shards = XShards.from_shards([{"x": part} for part in np.split(x, 20)]).sample(0.5, seed=3)
     expected = shards.to_numpy()["x"]
     again = XShards.from_shards([{"x": part} for part in np.split(x, 20)]).sample(0.5, seed=3)
-    np.testing.assert_array_equal(predicting.sample(est, again, None, 9), expected[:9])
+    np.testing.assert_array_equal(sample_of(est._setup, again, None, 9, local), expected[:9])
     np.testing.assert_array_equal(again.transform_shard(lambda shard: shard).to_numpy()["x"], expected)
     np.testing.assert_array_equal(again.to_numpy()["x"], expected)
 

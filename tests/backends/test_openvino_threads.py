@@ -7,9 +7,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from orca import Estimator, XShards, init_orca_context, predicting
+from orca import Estimator, XShards, init_orca_context
 from orca.context import Context
 from orca.core.machine import usable_cpus
+from orca.runs import predict
 from orca.shards.forms import arrow_column
 from tests.backends.openvino_models import dense
 
@@ -20,8 +21,8 @@ x = np.random.default_rng(0).normal(size=(18, 6))
 def threads(tmp_path, monkeypatch):
     """A function that predicts and returns the thread limit of the model: None is a local rank's share."""
     steps = []
-    step = predicting._step
-    monkeypatch.setattr(predicting, "_step", lambda *arguments: steps.append(step(*arguments)) or steps[-1])
+    step = predict._step
+    monkeypatch.setattr(predict, "_step", lambda *arguments: steps.append(step(*arguments)) or steps[-1])
 
     def limit(data, workers=1, **more):
         Estimator.from_openvino(model_path=dense(tmp_path / "dense.xml"), workers=workers).predict(data, **more)

@@ -16,7 +16,7 @@ import pytest
 from orca import WorkerError
 from orca.context import Context
 from orca.errors import NotPicklableError, ResourceError
-from orca.launch.base import Hello
+from orca.launch.base import Hello, LogLine
 from orca.launch.channel import Door, connect
 from tests.conftest import SLOTS
 
@@ -35,7 +35,7 @@ def test_call_runs_on_every_rank_and_streams_its_events(context: Context):
     assert [rank for rank, _ in gathered[0]] == [0, 1, 2]
     assert len({pid for _, pid in gathered[0]}) == 3
     assert all(world == 3 and threads >= 1 for _, world, threads in results)
-    lines = {(event.rank, event.data["line"]) for event in events if event.kind == "log"}
+    lines = {(event.rank, event.line) for event in events if isinstance(event, LogLine)}
     assert lines >= {(rank, f"hello from rank {rank}") for rank in range(3)}
 
 
@@ -126,11 +126,12 @@ def test_door_holds_its_loopback_port_and_refuses_unauthenticated_peers():
 SCRIPT = """
 import os, signal, sys, time
 from orca import init_orca_context
+from orca.launch.base import LogLine
 def work(rank_context):
-    rank_context.emit("log", line=str(os.getpid()), stream="stdout")
+    rank_context.emit(LogLine(rank_context.place.rank, str(os.getpid()), "stdout"))
     time.sleep(60)
 context = init_orca_context(cores=2)
-context.gang(2).call(work, on_event=lambda event: print(event.data["line"], flush=True))
+context.gang(2).call(work, on_event=lambda event: print(event.line, flush=True))
 """
 
 

@@ -160,4 +160,6 @@ def test_images_for_a_model_that_takes_none_are_refused(folder):
 
     Image.fromarray(np.zeros((8, 8, 3), "u1")).save(folder / "black.jpg")
     message = orca("predict", folder / "dense.xml", folder / "black.jpg", folder / "none.parquet", code=1)
-    assert message.startswith("DataError: Images need a model with one input of four axes; this one has 'features' [?, 6]")
+    assert message.startswith(
+        "DataError: Images need a model with one input of four axes; this one has 'features' [?, 6]"
+    )
