@@ -12,9 +12,9 @@ import numpy as np
 
 from orca.backends.base import Framework
 from orca.backends.openvino import settings
+from orca.backends.openvino.core import core
 from orca.backends.openvino.files import ModelFiles
 from orca.backends.openvino.ports import Port
-from orca.backends.openvino.reading import core
 from orca.backends.openvino.replica import OpenvinoReplica
 from orca.backends.openvino.spec import OpenvinoSpec, cache_of
 from orca.core.machine import usable_cpus

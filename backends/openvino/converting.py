@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import openvino
 
-from orca.backends.openvino.reading import core, first_line, sides
+from orca.backends.openvino.core import core, first_line
+from orca.backends.openvino.ports import sides
 from orca.backends.registry import find
 from orca.errors import ArgumentError, DataError, MissingPackageError, OrcaError
 from orca.shards.tree import as_arrays, leaves

@@ -9,7 +9,7 @@ from typing import Any
 import openvino
 
 from orca.backends.base import Framework, Inputs, State
-from orca.backends.openvino.reading import core
+from orca.backends.openvino.core import core
 from orca.backends.openvino.spec import OpenvinoSpec
 from orca.errors import ArgumentError, suggest
 

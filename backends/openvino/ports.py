@@ -49,6 +49,16 @@ def shown(shape: Sequence[int | None]) -> str:
     return f"[{', '.join('?' if side is None else str(side) for side in shape)}]"
 
 
+def sides(shape: Any) -> list[int]:
+    """Check a shape and convert it for OpenVINO, where -1 is any length."""
+    if not isinstance(shape, list | tuple) or not shape:
+        raise ArgumentError(f"shape={shape!r}: expected one number per axis, with None for any length.")
+    lengths = [-1 if side is None else side for side in shape]
+    if any(isinstance(side, bool) or not isinstance(side, int) or side < -1 or side == 0 for side in lengths):
+        raise ArgumentError(f"shape={shape!r}: expected one number per axis, with None for any length.")
+    return lengths
+
+
 def take_inputs(features: Any, ports: Sequence[Port]) -> list[Any]:
     """Return the arrays for the inputs in the model's order: by name from a dict, by position from a list."""
     if isinstance(features, dict):

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from orca.backends.openvino.core import core, first_line
 from orca.backends.openvino.files import ModelFiles
-from orca.backends.openvino.reading import core, first_line
 from orca.backends.openvino.spec import OpenvinoSpec
 from orca.errors import ArgumentError, DataError, MissingPackageError
 from orca.shards.tree import row_count

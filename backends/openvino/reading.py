@@ -12,21 +12,12 @@ from typing import Any
 
 import openvino
 
-from orca.backends.openvino.ports import Port, guess_layout
+from orca.backends.openvino.core import core, first_line
+from orca.backends.openvino.ports import Port, guess_layout, sides
 from orca.errors import ArgumentError, DataError, OrcaError, suggest
 
 KINDS = ".xml, .onnx, .keras, .pt (TorchScript), .pt2 (ExportedProgram), .tflite, .pb, or a SavedModel folder"
 _TORCH = (".pt", ".pth", ".ts", ".torchscript", ".jit")
-_cores: dict[int, Any] = {}
-
-
-def core() -> Any:
-    """Return OpenVINO's Core of this process."""
-    # A forked child must not destroy its parent's Core: it would wait forever for threads that it does not have.
-    pid = os.getpid()
-    if pid not in _cores:
-        _cores[pid] = openvino.Core()
-    return _cores[pid]
 
 
 def read(path: str, shape: Any, example: Any) -> Any:
@@ -103,16 +94,6 @@ def _advice(error: Exception) -> str:
     return f" Expected {KINDS}."
 
 
-_ASIDES = ("Check '", "Exception from", "FrontEnd API failed", "Model wasn't fully converted", "Summary:", "While ")
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an OpenVINO error that is not about OpenVINO's own source code."""
-    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip(" -")]
-    relevant = [line for line in lines if not line.startswith(_ASIDES)]
-    return (relevant or lines or [type(error).__name__])[0].rstrip(".:")
-
-
 @contextmanager
 def _fetched(url: str) -> Iterator[str]:
     """Download a remote file, and the weights of an .xml."""
@@ -154,16 +135,6 @@ def reshaped(model: Any, shape: Any) -> Any:
     except RuntimeError as error:
         raise ArgumentError(f"shape={shape!r} does not fit the model: {first_line(error)}.") from error
     return model
-
-
-def sides(shape: Any) -> list[int]:
-    """Check a shape and convert it for OpenVINO, where -1 is any length."""
-    if not isinstance(shape, list | tuple) or not shape:
-        raise ArgumentError(f"shape={shape!r}: expected one number per axis, with None for any length.")
-    lengths = [-1 if side is None else side for side in shape]
-    if any(isinstance(side, bool) or not isinstance(side, int) or side < -1 or side == 0 for side in lengths):
-        raise ArgumentError(f"shape={shape!r}: expected one number per axis, with None for any length.")
-    return lengths
 
 
 def typed(model: Any) -> Any:

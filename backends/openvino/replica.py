@@ -9,10 +9,10 @@ import numpy as np
 
 from orca.backends.base import Outcome, Replica, State
 from orca.backends.openvino import settings
+from orca.backends.openvino.core import core, first_line
 from orca.backends.openvino.files import locked
 from orca.backends.openvino.ports import Array
 from orca.backends.openvino.queue import Queue
-from orca.backends.openvino.reading import core, first_line
 from orca.backends.openvino.spec import OpenvinoSpec, Requests
 from orca.errors import ArgumentError, DataError
 from orca.shards.feed import Batch
