@@ -1,4 +1,4 @@
-"""Brings Horovod up in a rank's process, for whichever framework asks, with the rendezvous kept by rank 0."""
+"""Starts Horovod in a rank's process, for any framework, with the rendezvous server on rank 0."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 _FUSION = "HOROVOD_FUSION_THRESHOLD"
-_GIVEN = os.environ.get(_FUSION)
-_APART, _TOGETHER = 0, 128 * 1024 * 1024
-"""Left alone, Horovod joins tensors into messages as they happen to come, and the sum of three numbers depends on
-where in a message they stand. From three ranks on each tensor is a message, so that results repeat; set the
-variable yourself for speed instead. Horovod keeps the last value given in a process for all later gangs of it, and
-ranks with different values break each other's messages: it is always given."""
+_USER_FUSION = os.environ.get(_FUSION)
+_UNFUSED, _FUSED = 0, 128 * 1024 * 1024
+"""By default Horovod fuses tensors into messages in the order they arrive, and the sum of three numbers depends on
+their position in a message. With three or more ranks each tensor is its own message, so that results are
+reproducible; set the variable yourself to favor speed. Horovod reuses a process's last value for all its later
+gangs, and ranks with different values corrupt each other's messages, so the variable is always set."""
 
 
 def join(context: RankContext, hvd: Any) -> None:
-    """Have Horovod running in this process as a member of the gang; `hvd` is its module for the framework."""
+    """Start Horovod in this process as a member of the gang; `hvd` is its module for the framework."""
     key = f"horovod {hvd.__name__}"
     if key in context.memory:
         return
@@ -32,7 +32,7 @@ def join(context: RankContext, hvd: Any) -> None:
     place = context.place
     server = None
     port = 0
-    # A host is called by its address, which is what is reachable.
+    # Hosts are named by address, because the address is what other hosts can reach.
     everyone = context.allgather((place.address, place.local_rank))
     hosts = _hosts(everyone)
     counts = {address: sum(1 for other, _ in everyone if other == address) for address in hosts}
@@ -60,7 +60,7 @@ def join(context: RankContext, hvd: Any) -> None:
         "HOROVOD_CROSS_SIZE": cross_size,
     }
     os.environ.update({name: str(value) for name, value in variables.items() if value != ""})
-    os.environ[_FUSION] = _GIVEN or str(_APART if place.world > 2 else _TOGETHER)
+    os.environ[_FUSION] = _USER_FUSION or str(_UNFUSED if place.world > 2 else _FUSED)
     hvd.init()
     context.memory[key] = True
     if server is not None:
@@ -69,20 +69,22 @@ def join(context: RankContext, hvd: Any) -> None:
 
 
 def across(everyone: Sequence[tuple[str, int]], rank: int) -> tuple[int, int]:
-    """A rank's place among the hosts, and how many there are. Each rank has a host's address and a number there;
-    Horovod counts the hosts that have a rank of the same number, and waits for as many as were counted."""
-    _, number = everyone[rank]
-    peers = [address for address in _hosts(everyone) if (address, number) in everyone]
+    """Return Horovod's cross rank and cross size of a rank, from the (address, local rank) of every rank.
+
+    Horovod counts only the hosts that have a rank with the same local rank, and waits for exactly that many.
+    """
+    _, local_rank = everyone[rank]
+    peers = [address for address in _hosts(everyone) if (address, local_rank) in everyone]
     return peers.index(everyone[rank][0]), len(peers)
 
 
 def _hosts(everyone: Sequence[tuple[str, int]]) -> list[str]:
-    """The hosts, in the order of their first rank."""
+    """Return the hosts in the order of their first rank."""
     return list(dict.fromkeys(address for address, _ in everyone))
 
 
 def interface(address: str) -> str | None:
-    """The network interface with this address."""
+    """Return the network interface with this address."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name

@@ -1,4 +1,4 @@
-"""Batch norm over the rows of all ranks, on any device and over any sync; torch's own needs CUDA and NCCL."""
+"""Batch norm over the rows of all ranks, on any device and with any `Sync`; torch's own needs CUDA and NCCL."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _filler = False
 
 
 def use(sync: Sync, filler: bool) -> None:
-    """Say which ranks the next forward pass belongs to, and whether its rows count."""
+    """Set the ranks that the next forward pass synchronizes with, and whether its rows are filler."""
     global _sync, _filler
     _sync, _filler = sync, filler
 
 
 class GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]
-    """Normalises by the mean and variance over the rows of all ranks; with the same names in its state."""
+    """Normalizes by the mean and variance over the rows of all ranks; its state has torch's own names."""
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
         return None
@@ -31,22 +31,22 @@ class GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]
         others = [axis for axis in range(x.ndim) if axis != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
         counts = 0.0 if _filler else 1.0
-        given, x = x.dtype, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        dtype, x = x.dtype, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         own = torch.tensor([counts * x.numel() / x.shape[1]], dtype=x.dtype, device=x.device)
         sums = _sync.sum_through(torch.cat([x.sum(others) * counts, own]))
         count = sums[-1].detach()
         mean = sums[:-1] / count
-        # A second round instead of the mean of squares, which loses digits when the mean is far from zero.
+        # A second reduction, because the mean of squares loses digits when the mean is far from zero.
         centred = x - mean.view(shape)
         variance = _sync.sum_through((centred**2).sum(others) * counts) / count
         if self.track_running_stats and self.running_mean is not None:
-            self._remember(mean.detach(), variance.detach(), float(count))
-        made = centred * torch.rsqrt(variance + self.eps).view(shape)
+            self._update_statistics(mean.detach(), variance.detach(), float(count))
+        output = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
-            made = made * self.weight.view(shape) + self.bias.view(shape)
-        return made.to(given)
+            output = output * self.weight.view(shape) + self.bias.view(shape)
+        return output.to(dtype)
 
-    def _remember(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
+    def _update_statistics(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             share = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
@@ -56,13 +56,13 @@ class GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]
 
 
 def convert(model: nn.Module) -> nn.Module:
-    """Replace every batch norm in a model by one over all ranks; parameters and buffers stay the same objects."""
+    """Replace each batch norm in a model with one over all ranks; parameters and buffers stay the same objects."""
     if isinstance(model, nn.modules.batchnorm._BatchNorm) and not isinstance(model, GlobalBatchNorm):
-        made: Any = GlobalBatchNorm(
+        layer: Any = GlobalBatchNorm(
             model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats
         )
-        made._parameters, made._buffers, made.training = model._parameters, model._buffers, model.training
-        return made
+        layer._parameters, layer._buffers, layer.training = model._parameters, model._buffers, model.training
+        return layer
     for name, child in model.named_children():
         setattr(model, name, convert(child))
     return model

@@ -1,4 +1,4 @@
-"""Custom training steps: what a user's `train_step` function works with."""
+"""Custom training steps: the object that a user's `train_step` function receives."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from orca.errors import ArgumentError, suggest
 
 
 class Step:
-    """One rank's share of a step, handed to ``train_step(step)``.
+    """One rank's share of a training step, passed to ``train_step(step)``.
 
-    ``step.x`` and ``step.y`` are tensors (``y`` is None without labels), ``step.model`` the module,
-    ``step.optimizers`` the optimizers by name. Call `minimize` for each loss; return the losses to be shown,
-    as a tensor or a dict of them, each the mean over this rank's rows.
+    ``train_step`` calls `minimize` for each loss and returns the losses to report: a tensor or a dict of tensors, each
+    the mean over this rank's rows.
+
+    Attributes:
+        x: The features, as tensors.
+        y: The labels, as tensors; None without labels.
+        model: The module.
+        optimizers: The optimizers by name.
+        autocast: Returns the context manager of the estimator's ``precision=``.
     """
 
     def __init__(
@@ -37,12 +43,21 @@ class Step:
         self._share, self._sync, self._options = share, sync, options
 
     def minimize(self, loss: torch.Tensor, optimizer: str | None = None, *, retain_graph: bool = False) -> None:
-        """Compute the gradients of `loss`, average them over all ranks by rows, and let an optimizer use them."""
+        """Compute the gradients of a loss, average them over the rows of all ranks, and apply them.
+
+        Args:
+            loss: The mean loss over this rank's rows.
+            optimizer: Name of the optimizer to step; optional if there is only one.
+            retain_graph: Keep the graph for another backward pass.
+
+        Raises:
+            ArgumentError: If there is no optimizer of that name, or the name is missing and there are several.
+        """
         chosen = self._find(optimizer)
         values = [value for group in chosen.param_groups for value in group["params"] if value.requires_grad]
         chosen.zero_grad(set_to_none=True)
         (loss * (self._share * self._sync.world)).backward(retain_graph=retain_graph)
-        # What no rank has used keeps no gradient, as in one process.
+        # A parameter that no rank uses keeps grad=None, as in a single process.
         used = Usage(values).look(self._sync.total)
         for value in used:
             if value.grad is None:
@@ -59,13 +74,13 @@ class Step:
         chosen.step()
 
     def _find(self, name: str | None) -> torch.optim.Optimizer:
-        known = ", ".join(self.optimizers)
+        names = ", ".join(self.optimizers)
         if name is None:
             if len(self.optimizers) > 1:
-                raise ArgumentError(f"minimize needs optimizer=: there are several ({known}).")
+                raise ArgumentError(f"minimize needs optimizer=: there are several ({names}).")
             return next(iter(self.optimizers.values()))
         if name not in self.optimizers:
             raise ArgumentError(
-                f"optimizer={name!r} is not one of those made: {known}." + suggest(name, self.optimizers)
+                f"optimizer={name!r} does not exist. Optimizers: {names}." + suggest(name, self.optimizers)
             )
         return self.optimizers[name]

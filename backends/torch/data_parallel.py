@@ -1,4 +1,4 @@
-"""torch.distributed with whole replicas (DistributedDataParallel) or with sharded ones (FSDP2)."""
+"""torch.distributed with full replicas (DistributedDataParallel) or sharded replicas (FSDP2)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import nn
 
 from orca.backends.base import State
 from orca.backends.torch.state import to_plain, to_torch
-from orca.backends.torch.sums import HALF, average_bucket, sum_up
+from orca.backends.torch.sums import WIRE_TYPES, average_bucket, sum_up
 from orca.backends.torch.sync import Sync, Usage, flat_average, refuse_sparse_gradients
 
 
 class Collective(Sync):
-    """What all ways over a torch process group have in common."""
+    """Base of the synchronization strategies that use a torch process group."""
 
     _wire: torch.dtype | None = None
 
@@ -51,7 +51,7 @@ class Collective(Sync):
 
 
 class _Sum(torch.autograd.Function):  # type: ignore[misc]
-    """The sum over all ranks; the gradient of a sum is the sum of the gradients."""
+    """Sums over all ranks, forward and backward: the gradient of a sum is the sum of the gradients."""
 
     @staticmethod
     def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
@@ -69,15 +69,15 @@ def _summed(value: torch.Tensor) -> torch.Tensor:
 
 
 class DataParallel(Collective):
-    """DistributedDataParallel: gradients are averaged while the backward pass still runs.
+    """DistributedDataParallel: averages gradients while the backward pass is still running.
 
-    The first step goes without it and averages by hand, which shows whether the model has parameters that its
-    forward pass does not use. Only then DDP is told to look for such, which costs a little in every step.
+    The first step runs without DDP and averages explicitly, which shows whether the forward pass leaves parameters
+    unused. `find_unused_parameters`, which costs a little in every step, is set only then.
     """
 
     def __init__(self, world: int, compression: str | None = None) -> None:
         super().__init__(world)
-        self._wire = HALF.get(compression or "")
+        self._wire = WIRE_TYPES.get(compression or "")
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().attach(model, optimizer)
@@ -86,7 +86,7 @@ class DataParallel(Collective):
     def zero_grad(self) -> None:
         super().zero_grad()
         if self.flags_changed():
-            self.forward = self.model  # what was wrapped before knows other parameters
+            self.forward = self.model  # the previous DDP wrapper was built for other parameters
 
     def piece(self, last: bool) -> AbstractContextManager[Any]:
         if last or self.forward is self.model:
@@ -106,23 +106,23 @@ class DataParallel(Collective):
             return
         unused = any(count < self.world for count in usage.counts or [])
         ddp = nn.parallel.DistributedDataParallel
-        # Buffers are those of rank 0 at the end of an epoch; in between no rank needs the others'.
-        known = inspect.signature(ddp).parameters
-        quiet = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
-        self.forward = ddp(self.model, find_unused_parameters=unused, **quiet)
+        # Buffers are copied from rank 0 at the end of each epoch; within an epoch no rank needs the others'.
+        parameters = inspect.signature(ddp).parameters
+        no_buffers = {"forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers": False}
+        self.forward = ddp(self.model, find_unused_parameters=unused, **no_buffers)
         if self._wire is not None or used[0].device.type == "cpu":
             self.forward.register_comm_hook(self._wire, average_bucket)
 
 
 class Sharded(Collective):
-    """FSDP2: each rank keeps a slice of every weight, gradient and optimizer value."""
+    """FSDP2: each rank stores a slice of every weight, gradient and optimizer state."""
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         self.share(model)
-        # Evaluation calls the model a different number of times on each rank, which a sharded one cannot stand.
+        # Evaluation calls the model a different number of times on each rank, which a sharded model does not support.
         self._twin = copy.deepcopy(model)
         with torch.no_grad():
             for value in model.parameters():
@@ -132,14 +132,14 @@ class Sharded(Collective):
         for child in _blocks(model):
             fully_shard(child, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        new = {id(old): value for old, value in zip(before, model.parameters(), strict=True)}
-        kept = optimizer.state_dict()
+        sharded = {id(old): value for old, value in zip(before, model.parameters(), strict=True)}
+        saved = optimizer.state_dict()
         optimizer.state.clear()
         for group in optimizer.param_groups:
-            group["params"] = [new[id(value)] for value in group["params"]]
+            group["params"] = [sharded[id(value)] for value in group["params"]]
         super().attach(model, optimizer)
-        if kept["state"]:
-            self.load_optimizer_state(to_plain(kept))
+        if saved["state"]:
+            self.load_optimizer_state(to_plain(saved))
 
     def piece(self, last: bool) -> AbstractContextManager[Any]:
         self.model.set_requires_gradient_sync(last)
@@ -165,26 +165,29 @@ class Sharded(Collective):
         self.model.load_state_dict({name: _cut(whole[name], value) for name, value in own.items()})
 
     def optimizer_state(self) -> State:
-        told = self.optimizer.state_dict()
-        told["state"] = {
-            key: {name: _whole(value) for name, value in entry.items()} for key, entry in told["state"].items()
+        full = self.optimizer.state_dict()
+        full["state"] = {
+            key: {name: _whole(value) for name, value in entry.items()} for key, entry in full["state"].items()
         }
-        return dict(to_plain(told))
+        return dict(to_plain(full))
 
     def load_optimizer_state(self, state: State) -> None:
-        told = to_torch(state)
+        full = to_torch(state)
         values = [value for group in self.optimizer.param_groups for value in group["params"]]
-        for key, entry in told["state"].items():
+        for key, entry in full["state"].items():
             like = values[key]
             for name, value in entry.items():
                 if isinstance(value, torch.Tensor) and value.shape == like.shape:
                     entry[name] = _cut(value, like)
-        self.optimizer.load_state_dict(told)
+        self.optimizer.load_state_dict(full)
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The parts to shard by themselves, so that only one part's weights are whole at a time: layers in a row that
-    share nothing. Other models may call their parts in ways of their own, and are sharded as a whole."""
+    """Return the layers to shard separately, so that only one layer's weights are assembled at a time.
+
+    Only the layers of an `nn.Sequential` without shared parameters qualify; other models may call their parts in any
+    order and are sharded as one unit.
+    """
     children = [child for child in model.children() if any(value.requires_grad for value in child.parameters())]
     held = [id(value) for child in children for value in child.parameters()]
     return children if isinstance(model, nn.Sequential) and len(held) == len(set(held)) else []

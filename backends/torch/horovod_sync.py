@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from orca.launch.rank import RankContext
 
 _GROUP_BYTES = 25 << 20
-"""Gradients that travel together: Horovod agrees once on each group, and the backward pass goes on meanwhile."""
-_NAP = 2e-4
-"""Seconds between looks for results. Horovod itself looks once in a millisecond, which is as long as a small step; to
-look more often takes the cores from the threads that are waited for."""
+"""Size of a group of gradients: Horovod negotiates once per group while the backward pass continues."""
+_POLL_SECONDS = 2e-4
+"""Time between polls for results. Horovod itself polls once per millisecond, which is as long as a small step; polling
+more often takes the cores away from the threads that compute the results."""
 
 
 def join(context: RankContext) -> None:
-    """Have Horovod running in this process as a member of the gang."""
+    """Start Horovod in this process as a member of the gang."""
     import horovod.torch as hvd
 
     horovod_group.join(context, hvd)
 
 
 class Horovod(Sync):
-    """hvd.DistributedOptimizer: gradients are averaged while the backward pass still runs."""
+    """hvd.DistributedOptimizer: averages gradients while the backward pass is still running."""
 
     def __init__(self, world: int, compression: str | None = None) -> None:
         super().__init__()
@@ -44,27 +44,27 @@ class Horovod(Sync):
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         hvd = self._hvd
         self.share(model)
-        kept = optimizer.state_dict() if optimizer.state else None
+        saved = optimizer.state_dict() if optimizer.state else None
         wrapped = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=_named(model, optimizer),
             compression=self._compression,
             op=hvd.Average,
-            # From three ranks on every tensor is a message of its own, so that sums repeat: see horovod_group.
+            # With three or more ranks each tensor is its own message, so that sums are reproducible: see horovod_group.
             groups=_groups(model, optimizer) if self.world == 2 else None,
         )
-        if kept is not None:
-            wrapped.load_state_dict(kept)
+        if saved is not None:
+            wrapped.load_state_dict(saved)
         super().attach(model, wrapped)
 
     def share(self, model: nn.Module) -> None:
         with torch.no_grad():
             for value in (*model.parameters(), *model.buffers()):
-                value.data = value.data.contiguous()  # Horovod takes no other layout
+                value.data = value.data.contiguous()  # Horovod supports no other layout
         self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
     def expect(self, pieces: int) -> None:
-        # Horovod counts backward passes down to the one that has to communicate.
+        # Horovod counts backward passes down to the one that communicates.
         optimizer: Any = self.optimizer
         if optimizer.backward_passes_per_step != pieces:
             optimizer.set_backward_passes_per_step(pieces)
@@ -73,7 +73,7 @@ class Horovod(Sync):
         optimizer: Any = self.optimizer
         optimizer.zero_grad()
         if self.flags_changed():
-            # Those without a hook of their own are reduced when the backward pass is over.
+            # Parameters without a hook are reduced after the backward pass.
             values = [value for group in optimizer.param_groups for value in group["params"]]
             optimizer._requires_update = {value for value in values if value.requires_grad}
             self._unused = None
@@ -89,14 +89,16 @@ class Horovod(Sync):
         self._send_rest()
         for handle, _ in optimizer._handles.values():
             while not callable(handle) and not self._hvd.poll(handle):
-                time.sleep(_NAP)
+                time.sleep(_POLL_SECONDS)
         optimizer.synchronize()
         for value in absent:
             value.grad = None
 
     def _complete_groups(self) -> list[nn.Parameter]:
-        """Send groups of which this step left some parameters out, on this rank or on all, with zeros for these: all
-        ranks have to send the same groups. Returns those that are frozen, and must not keep such a gradient."""
+        """Send the groups in which this step left out some parameters, with zero gradients for these.
+
+        All ranks must send the same groups. Returns the frozen parameters, which must not keep a zero gradient.
+        """
         optimizer: Any = self.optimizer
         frozen = []
         for group in optimizer._group_counts:
@@ -112,8 +114,11 @@ class Horovod(Sync):
         return frozen
 
     def _send_rest(self) -> None:
-        """Send what no backward pass of this rank has reached. Nobody may wait before: another rank, which has sent
-        this already, would wait for it as this one waits for what the other has left out."""
+        """Send the gradients that no backward pass of this rank has reached.
+
+        This must happen before any wait. Otherwise two ranks that each left out what the other has already sent would
+        wait for each other.
+        """
         optimizer: Any = self.optimizer
         sent: set[nn.Parameter] = set()
         for key, (handle, _) in optimizer._handles.items():
@@ -151,7 +156,7 @@ def _named(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str
 
 
 def _groups(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]] | None:
-    """The parameters in groups of one type, as the backward pass reaches them; None where that cannot be done."""
+    """Group the parameters by dtype in the order of the backward pass; None for sparse gradients, which cannot be."""
     if sparse_layers(model):
         return None
     groups: list[list[nn.Parameter]] = []

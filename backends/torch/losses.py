@@ -1,4 +1,4 @@
-"""A user's loss: which targets it wants, what its mean divides by, and how rows are weighted in it."""
+"""Wraps a user's loss: the targets it expects, the denominator of its mean, and the weights of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from orca.backends.torch.tensors import tensor
 from orca.errors import ArgumentError, DataError
 
-# Losses that compare output and target number by number: they want floats of the same shape.
+# Losses that compare output and target elementwise: they expect floats of the same shape.
 _ELEMENTWISE = (
     nn.MSELoss,
     nn.L1Loss,
@@ -29,39 +29,39 @@ _ELEMENTWISE = (
 
 
 class Loss:
-    """The mean loss over rows, and the weights that put the means of several ranks together exactly."""
+    """Computes the mean loss over rows, and the weights that combine the means of several ranks exactly."""
 
-    def __init__(self, given: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self.given = given.to(device) if isinstance(given, nn.Module) else given
+    def __init__(self, loss: Any, dtype: torch.dtype, device: torch.device) -> None:
+        self._loss = loss.to(device) if isinstance(loss, nn.Module) else loss
         self._dtype, self._device = dtype, device
-        self._by_class = isinstance(given, nn.NLLLoss | nn.CrossEntropyLoss) and given.reduction == "mean"
-        self._uneven = self._by_class and (given.weight is not None or given.ignore_index != -100)
-        self._single: Any = None
+        self._by_class = isinstance(loss, nn.NLLLoss | nn.CrossEntropyLoss) and loss.reduction == "mean"
+        self._uneven = self._by_class and (loss.weight is not None or loss.ignore_index != -100)
+        self._per_row: Any = None
 
     def ignores(self, labels: Any) -> bool:
-        """Whether some label is to be ignored, which makes the loss's mean another one than that over rows."""
+        """Whether some label is the loss's `ignore_index`, so that its mean is not the mean over all rows."""
         if not self._by_class or labels is None or isinstance(labels, dict | list | tuple):
             return False
-        return bool((np.asarray(labels) == self.given.ignore_index).any())
+        return bool((np.asarray(labels) == self._loss.ignore_index).any())
 
     def expect_ignored(self) -> None:
-        """Hear that some rank has labels to be ignored."""
+        """Expect ignored labels, because some rank has them."""
         self._uneven = True
 
     def target(self, array: Any) -> torch.Tensor:
-        made = tensor(array)
-        if self._by_class and made.ndim == 1:
-            made = made.to(torch.int64)  # classes, whatever type they were stored in
-        elif made.is_floating_point() or isinstance(self.given, _ELEMENTWISE):
-            made = made.to(self._dtype)
-        elif made.dtype != torch.bool:
-            made = made.to(torch.int64)
-        return made.to(self._device)
+        target = tensor(array)
+        if self._by_class and target.ndim == 1:
+            target = target.to(torch.int64)  # class numbers, whatever dtype they are stored in
+        elif target.is_floating_point() or isinstance(self._loss, _ELEMENTWISE):
+            target = target.to(self._dtype)
+        elif target.dtype != torch.bool:
+            target = target.to(torch.int64)
+        return target.to(self._device)
 
     def count(self, target: Any, rows: int, weights: torch.Tensor | None, exact: bool = False) -> torch.Tensor | None:
-        """What the mean divides by; None where that is the number of rows, which all ranks know without asking.
+        """Return the denominator of the mean; None if it is the number of rows, which all ranks know.
 
-        `exact` looks at these very targets even if no rank expects anything uneven.
+        With `exact`, inspect these targets even if no rank expects ignored labels.
         """
         if weights is None and not (self._uneven or (exact and self._by_class)):
             return None
@@ -71,22 +71,22 @@ class Loss:
         return weights.sum() if weights is not None else torch.tensor(float(rows), device=self._device)
 
     def __call__(self, output: Any, target: Any, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """The mean over the rows, weighted if there are weights."""
+        """Return the mean over the rows, weighted if there are weights."""
         target = self._fitted(output, target)
         if weights is not None:
             return self._weighted(output, target, weights)
-        loss = self.given(output, target)
+        loss = self._loss(output, target)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise DataError(
-                f"The loss gave {tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__}; "
+                f"The loss returned {tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__}; "
                 'expected one number, the mean over the rows (reduction="mean").'
             )
         return loss
 
     def _weighted(self, output: Any, target: Any, weights: torch.Tensor) -> torch.Tensor:
-        if self._single is None:
-            self._single = one_by_one(self.given)
-        values = self._single(output, target)
+        if self._per_row is None:
+            self._per_row = one_by_one(self._loss)
+        values = self._per_row(output, target)
         if self._by_class and isinstance(target, torch.Tensor):
             own = self._class_weights(target)
             return (values * _beside(weights, values)).sum() / (own * _beside(weights, own)).sum()
@@ -94,35 +94,35 @@ class Loss:
         return (values * weights).sum() / weights.sum()
 
     def _class_weights(self, target: torch.Tensor) -> torch.Tensor:
-        """What each target counts in a class-weighted mean."""
+        """Return the weight of each target in a class-weighted mean."""
         if target.is_floating_point():
-            # Class probabilities as targets: torch divides by the rows, whatever the weights.
+            # For class probabilities as targets, torch divides by the number of rows whatever the weights.
             return torch.ones((target.shape[0], *target.shape[2:]), dtype=self._dtype, device=self._device)
-        valid = target != self.given.ignore_index
-        if self.given.weight is None:
+        valid = target != self._loss.ignore_index
+        if self._loss.weight is None:
             return valid.to(self._dtype)
-        return (self.given.weight[torch.where(valid, target, 0)] * valid).to(self._dtype)
+        return (self._loss.weight[torch.where(valid, target, 0)] * valid).to(self._dtype)
 
     def _fitted(self, output: Any, target: Any) -> Any:
-        """The target in the output's shape, where only a dimension of one is between them."""
+        """Reshape the target to the output's shape if they differ only by a dimension of one."""
         if not isinstance(output, torch.Tensor) or not isinstance(target, torch.Tensor):
             return target
-        if isinstance(self.given, _ELEMENTWISE) and output.shape != target.shape:
-            # (n,) against (n, 1) would broadcast to (n, n) and train on nonsense without a word.
+        if isinstance(self._loss, _ELEMENTWISE) and output.shape != target.shape:
+            # (n,) against (n, 1) would silently broadcast to (n, n) and train on nonsense.
             if output.numel() != target.numel() or output.shape[0] != target.shape[0]:
                 raise DataError(
                     f"The model's output has shape {tuple(output.shape)}, the labels {tuple(target.shape)}; "
-                    f"{type(self.given).__name__} needs the same number of values per row in both."
+                    f"{type(self._loss).__name__} needs the same number of values per row in both."
                 )
             return target.reshape(output.shape)
         if self._by_class and not target.is_floating_point() and output.ndim >= 2:
             expected = (output.shape[0], *output.shape[2:])
             if target.shape != expected and target.numel() == output.numel() // max(output.shape[1], 1):
-                return target.reshape(expected)  # (n, 1) labels, as a column of a table often comes
+                return target.reshape(expected)  # (n, 1) labels, common for a table column
             if target.shape != expected:
                 raise DataError(
                     f"The model's output has shape {tuple(output.shape)} (rows, classes), the labels "
-                    f"{tuple(target.shape)}; {type(self.given).__name__} needs class numbers of shape {expected}."
+                    f"{tuple(target.shape)}; {type(self._loss).__name__} needs class numbers of shape {expected}."
                 )
         if target.is_floating_point() and output.shape == (*target.shape, 1):
             return target.unsqueeze(-1)
@@ -130,11 +130,11 @@ class Loss:
 
 
 def one_by_one(loss: Any) -> Any:
-    """The loss without its mean: a value for every row. Raises if it cannot be had."""
+    """Return the loss without reduction, one value per row; raise if it does not support that."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        single = copy.deepcopy(loss)
-        single.reduction = "none"
-        return single
+        unreduced = copy.deepcopy(loss)
+        unreduced.reduction = "none"
+        return unreduced
     try:
         named = "reduction" in inspect.signature(loss).parameters
     except (TypeError, ValueError):
@@ -142,15 +142,15 @@ def one_by_one(loss: Any) -> Any:
     if named:
         return functools.partial(loss, reduction="none")
     raise ArgumentError(
-        "sample_weight= and class_weight= need a loss that can give a value per row: a loss module of torch, or a "
-        'function with an argument reduction= that understands "none".'
+        "sample_weight= and class_weight= need a loss that can return one value per row: a torch loss module, or a "
+        'function with an argument reduction= that accepts "none".'
     )
 
 
 def class_weights(target: Any, table: Mapping[int, float], dtype: torch.dtype) -> torch.Tensor:
-    """The weight of every row by its class; classes that are not named weigh 1."""
+    """Return the weight of every row by its class; classes missing from the table have weight 1."""
     if not isinstance(target, torch.Tensor) or target.ndim > 2:
-        raise ArgumentError("class_weight= needs labels that are one class number per row.")
+        raise ArgumentError("class_weight= needs labels with one class number per row.")
     if target.ndim == 2:
         target = target.argmax(dim=1) if target.shape[1] > 1 else target[:, 0]
     classes = target.to(torch.int64)

@@ -1,4 +1,4 @@
-"""Makes Orca's exact metrics out of torchmetrics objects: their states travel, merge and give one number."""
+"""Adapts torchmetrics objects to Orca's exact metrics, whose states are sent, merged and reduced to one number."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from orca.metrics import ALIASES, Metric, State
 
 _PAIRWISE = {"dim_zero_sum": torch.add, "dim_zero_min": torch.minimum, "dim_zero_max": torch.maximum}
 _SQUASH = {"sigmoid": torch.sigmoid, "softmax": functools.partial(torch.softmax, dim=1)}
-# What every update changes, apart from the states.
+# The attributes that every update changes, apart from the states.
 _BOOKKEEPING = {"update", "compute", "_update_signature", "_update_count", "_computed", "_forward_cache"}
 
 
 def adapt(metric: object) -> Metric | list[Metric] | None:
-    """Return a torchmetrics object or class as a metric, a MetricCollection as several, all else as None.
+    """Convert a torchmetrics object or class to a metric, a MetricCollection to several; return None for the rest.
 
     >>> from torchmetrics import MeanSquaredError
     >>> metric = adapt(MeanSquaredError)
@@ -31,30 +31,31 @@ def adapt(metric: object) -> Metric | list[Metric] | None:
     >>> metric.name, round(metric.compute(metric.merge(states)), 4)
     ('mse', 9.6667)
     """
-    given = metric
-    made = metric.func if isinstance(metric, functools.partial) else metric
-    if isinstance(made, type) and (_is(made, "Metric") or _is(made, "MetricCollection")):
+    instance = metric
+    cls = metric.func if isinstance(metric, functools.partial) else metric
+    if isinstance(cls, type) and (_is(cls, "Metric") or _is(cls, "MetricCollection")):
         try:
-            given = metric()  # type: ignore[operator]
+            instance = metric()  # type: ignore[operator]
         except Exception as error:
             raise ArgumentError(
-                f"metrics={made.__name__} cannot be made without arguments: {_first_line(error)}. "
-                f"Give an object: metrics={made.__name__}(...)."
+                f"metrics={cls.__name__} cannot be created without arguments: {_first_line(error)}. "
+                f"Give an object: metrics={cls.__name__}(...)."
             ) from error
-    kind: Any = type(given)
+    kind: Any = type(instance)
     if _is(kind, "MetricCollection"):
-        return _members(given)
+        return _members(instance)
     if not _is(kind, "Metric"):
         return None
-    _check(given)
-    return TorchMetric(given, _name(given))
+    _check(instance)
+    return TorchMetric(instance, _name(instance))
 
 
 class TorchMetric(Metric):
-    """A torchmetrics object without memory. What it has seen is in the state, in one of two forms.
+    """A stateless torchmetrics object, with everything it has accumulated in a state of one of two forms.
 
-    Where all states of the object add up, join, or have a minimum or maximum, they are the state. Where they do not
-    (a mean of parts is not the mean of the whole), the state is the rows, and the object sees all of them at once.
+    If all states of the object can be merged (by sum, concatenation, minimum or maximum), the state consists of these.
+    Otherwise (a mean of parts is not the mean of the whole) the state holds the rows, and the object computes over all
+    of them at once.
     """
 
     def __init__(self, metric: Any, name: str) -> None:
@@ -63,7 +64,7 @@ class TorchMetric(Metric):
         blank.reset()
         for part in blank.modules():
             if _is(type(part), "Metric"):
-                # States are merged by Orca: inside a process group torchmetrics would count every rank again.
+                # Orca merges the states; in a process group torchmetrics would count every rank again.
                 part.sync_on_compute = part._to_sync = False
         self._blank = blank
         self._scores = _scores(type(metric))
@@ -72,25 +73,25 @@ class TorchMetric(Metric):
         )
 
     def update(self, state: State, target: ArrayLike, output: ArrayLike) -> State:
-        true, given = self._tensors(target, output)
-        if not len(true):
+        target_rows, output_rows = self._tensors(target, output)
+        if not len(target_rows):
             return state
         if not self._keeps_rows and "targets" not in state:
             fresh = not state
-            tracks = self._tracks(state, given)
-            seen = {track: self._seen(state.get(track), true, scores) for track, scores in tracks.items()}
-            odd = next((attribute for _, attribute in seen.values() if attribute), None)
+            tracks = self._tracks(state, output_rows)
+            updated = {track: self._updated(state.get(track), target_rows, scores) for track, scores in tracks.items()}
+            odd = next((attribute for _, attribute in updated.values() if attribute), None)
             if odd is None:
                 state.clear()
-                state.update({track: states for track, (states, _) in seen.items()})
+                state.update({track: states for track, (states, _) in updated.items()})
                 return state
             if not fresh:
                 raise DataError(
-                    f"{self.name}: {self._class()} changed its {odd!r} only now, so it cannot be merged over workers. "
-                    "Declare it with add_state(..., dist_reduce_fx='sum')."
+                    f"{self.name}: {self._class()} changed {odd!r} after its first update, so it cannot be merged "
+                    "over workers. Declare it with add_state(..., dist_reduce_fx='sum')."
                 )
-        state.setdefault("targets", []).append(true)
-        state.setdefault("outputs", []).append(given)
+        state.setdefault("targets", []).append(target_rows)
+        state.setdefault("outputs", []).append(output_rows)
         return state
 
     def merge(self, states: Iterable[State]) -> State:
@@ -112,11 +113,11 @@ class TorchMetric(Metric):
             return float("nan")
         if "targets" in state:
             metric = copy.deepcopy(self._blank)
-            true, given = torch.cat(state["targets"]), torch.cat(state["outputs"])
-            self._feed(metric, true, given)
+            targets, outputs = torch.cat(state["targets"]), torch.cat(state["outputs"])
+            self._feed(metric, targets, outputs)
         else:
-            # Scores that were never outside 0..1 are probabilities; else all of them were logits.
-            metric = self._holding(copy.copy(self._blank), state.get("given", state.get("squashed")))
+            # Scores that were never outside 0..1 are probabilities; otherwise all of them were logits.
+            metric = self._holding(copy.copy(self._blank), state.get("raw", state.get("squashed")))
         try:
             value = metric.compute()
         except Exception as error:
@@ -124,65 +125,67 @@ class TorchMetric(Metric):
         return self._number(value)
 
     def _tensors(self, target: ArrayLike, output: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
-        true, given = (self._tensor(value, what) for value, what in ((target, "targets"), (output, "outputs")))
-        if len(true) != len(given):
-            raise DataError(f"{self.name}: received {len(true)} rows of targets and {len(given)} rows of outputs.")
-        # One column is a column or none; torchmetrics wants both to be the same.
-        if given.shape == (*true.shape, 1):
-            given = given.reshape(true.shape)
-        elif true.shape == (*given.shape, 1):
-            true = true.reshape(given.shape)
+        targets = self._tensor(target, "targets")
+        outputs = self._tensor(output, "outputs")
+        if len(targets) != len(outputs):
+            raise DataError(f"{self.name}: received {len(targets)} rows of targets and {len(outputs)} rows of outputs.")
+        # A single column may or may not have an axis of its own; torchmetrics expects equal shapes.
+        if outputs.shape == (*targets.shape, 1):
+            outputs = outputs.reshape(targets.shape)
+        elif targets.shape == (*outputs.shape, 1):
+            targets = targets.reshape(outputs.shape)
         if _from(type(self._blank), "classification", "segmentation"):
-            # Losses such as BCELoss want classes as floats, these metrics only as integers.
-            if true.is_floating_point() and bool((true == true.round()).all()):
-                true = true.to(torch.int64)
-        return true, given
+            # Losses such as BCELoss expect classes as floats; these metrics accept only integers.
+            if targets.is_floating_point() and bool((targets == targets.round()).all()):
+                targets = targets.to(torch.int64)
+        return targets, outputs
 
     def _tensor(self, value: Any, what: str) -> torch.Tensor:
         nested = isinstance(value, dict) or (isinstance(value, tuple) and any(np.ndim(item) for item in value))
         array = np.atleast_1d(np.asarray(None if nested else value))
         if array.dtype.kind not in "biuf":
-            found = type(value).__name__ if nested else array.dtype
-            raise DataError(f"{self.name}: expected one array of numbers as {what} and received a {found}.")
+            received = type(value).__name__ if nested else array.dtype
+            raise DataError(f"{self.name}: expected one array of numbers as {what} and received a {received}.")
         if array.dtype.kind == "u" and array.dtype.itemsize > 1:
             array = array.astype(np.int64)
-        # A copy, because frameworks hand out views of buffers that the next batch overwrites.
+        # A copy, because frameworks return views of buffers that the next batch overwrites.
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
 
-    def _tracks(self, state: State, given: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The scores under each reading that is still possible.
+    def _tracks(self, state: State, outputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the scores under each interpretation that is still possible.
 
-        torchmetrics takes scores for logits if one in the same update is outside 0..1. One batch cannot tell for
-        all rows, so both readings are followed until such a score is met.
+        torchmetrics treats scores as logits if any score in the same update is outside 0..1. One batch cannot decide
+        this for all rows, so both interpretations are tracked until such a score occurs.
         """
-        if not self._scores or not given.is_floating_point():
-            return {"given": given}
-        tracks = {"squashed": _SQUASH[self._scores](given)}
-        if bool(((given >= 0) & (given <= 1)).all()) and (not state or "given" in state):
-            tracks["given"] = given
+        if not self._scores or not outputs.is_floating_point():
+            return {"raw": outputs}
+        tracks = {"squashed": _SQUASH[self._scores](outputs)}
+        if bool(((outputs >= 0) & (outputs <= 1)).all()) and (not state or "raw" in state):
+            tracks["raw"] = outputs
         return tracks
 
-    def _seen(self, states: Any, true: torch.Tensor, given: torch.Tensor) -> tuple[dict[str, Any], str | None]:
-        """The states after one more batch, and what else the object changed, which no merge would know of."""
-        # The first time all is copied, so that what may change besides the states changes in the copy.
+    def _updated(self, states: Any, targets: torch.Tensor, outputs: torch.Tensor) -> tuple[dict[str, Any], str | None]:
+        """Return the states after one more batch, and another attribute that changed, which a merge would lose."""
+        # The first time everything is copied, so that attributes other than the states change only in the copy.
         metric = self._holding(copy.copy(self._blank), states) if states else copy.deepcopy(self._blank)
-        before = _marks(metric)
-        self._feed(metric, true, given)
-        after = _marks(metric)
+        before = _fingerprints(metric)
+        self._feed(metric, targets, outputs)
+        after = _fingerprints(metric)
         odd = next((key for key in (*before, *after) if before.get(key) != after.get(key)), None)
         if odd is None:
             means = (key for key, fx in metric._reductions.items() if _reduction(fx) == "dim_zero_mean")
             odd = next((key for key in means if not torch.equal(getattr(metric, key), metric._defaults[key])), None)
         return {key: getattr(metric, key) for key in metric._defaults}, odd
 
-    def _feed(self, metric: Any, true: torch.Tensor, given: torch.Tensor) -> None:
+    def _feed(self, metric: Any, targets: torch.Tensor, outputs: torch.Tensor) -> None:
         named = {"preds", "target"} <= set(metric._update_signature.parameters)
         try:
-            metric.update(preds=given, target=true) if named else metric.update(given, true)
+            metric.update(preds=outputs, target=targets) if named else metric.update(outputs, targets)
         except Exception as error:
             raise DataError(
-                f"{self.name}: {self._class()} does not take targets of shape {tuple(true.shape)} ({true.dtype}) with "
-                f"outputs of shape {tuple(given.shape)} ({given.dtype}): {_first_line(error)}."
+                f"{self.name}: {self._class()} does not accept targets of shape {tuple(targets.shape)} "
+                f"({targets.dtype}) with outputs of shape {tuple(outputs.shape)} ({outputs.dtype}): "
+                f"{_first_line(error)}."
             ) from error
 
     def _holding(self, metric: Any, states: Any) -> Any:
@@ -199,10 +202,10 @@ class TorchMetric(Metric):
             if isinstance(default, list):
                 total[key] = [item for value in values for item in value]
             elif name == "dim_zero_sum":
-                # Each part began at the default, which is nearly always zero, and counts once.
+                # Each part starts at the default (nearly always zero), which must count only once.
                 total[key] = functools.reduce(torch.add, [value - default for value in values[1:]], values[0].clone())
             elif name == "dim_zero_mean":
-                total[key] = default.clone()  # `update` made sure that it never changes
+                total[key] = default.clone()  # `update` ensures that it never changes
             else:
                 total[key] = functools.reduce(_PAIRWISE[name], values[1:], values[0].clone())
         return total
@@ -212,10 +215,10 @@ class TorchMetric(Metric):
             return float(value)
         if isinstance(value, int | float | np.number):
             return float(value)
-        found = f"{value.numel()} numbers" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+        received = f"{value.numel()} numbers" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
         raise DataError(
-            f"{self.name}: {self._class()} gives {found}; a metric has to be one number. Choose an average, such as "
-            "average='macro', or write a function of (target, output)."
+            f"{self.name}: {self._class()} returned {received}; a metric must be one number. Choose an average, such "
+            "as average='macro', or write a function of (target, output)."
         )
 
     def _class(self) -> str:
@@ -223,7 +226,7 @@ class TorchMetric(Metric):
 
 
 def _is(kind: type, name: str) -> bool:
-    """Whether a class is torchmetrics' `name` or below it, told without importing torchmetrics."""
+    """Whether a class is torchmetrics' `name` or a subclass of it, without importing torchmetrics."""
     return any(base.__name__ == name and base.__module__.split(".")[0] == "torchmetrics" for base in kind.__mro__)
 
 
@@ -237,7 +240,7 @@ def _members(collection: Any) -> list[Metric]:
     members: list[Metric] = []
     for key, metric in collection.clone().items(keep_base=True):
         _check(metric)
-        # A key that is only the class's name was not chosen by the user.
+        # A key equal to the class's name was not chosen by the user.
         name = _name(metric) if key == type(metric).__name__ else str(key)
         members.append(TorchMetric(metric, f"{collection.prefix or ''}{name}{collection.postfix or ''}"))
     return members
@@ -246,12 +249,12 @@ def _members(collection: Any) -> list[Metric]:
 def _check(metric: Any) -> None:
     kind = type(metric)
     parameters = metric._update_signature.parameters.values()
-    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    needed = sum(
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    required = sum(
         one.default is one.empty for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     )
-    several = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
-    if _is(kind, "BaseAggregator") or needed > 2 or (len(places) < 2 and not several):
+    variadic = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
+    if _is(kind, "BaseAggregator") or required > 2 or (len(positional) < 2 and not variadic):
         raise ArgumentError(
             f"metrics={kind.__name__}: its update takes ({', '.join(one.name for one in parameters)}); expected "
             "(preds, target). Write a function of (target, output) instead."
@@ -259,7 +262,7 @@ def _check(metric: Any) -> None:
 
 
 def _name(metric: Any) -> str:
-    """The name that Orca has for such a metric, or the class's own in snake case."""
+    """Return Orca's name for such a metric, or the class name in snake case."""
     word = type(metric).__name__
     word = re.sub("^(Binary|Multiclass|Multilabel)(?=.)", "", word)
     if word == "MeanSquaredError" and not getattr(metric, "squared", True):
@@ -273,26 +276,26 @@ def _name(metric: Any) -> str:
 
 
 def _scores(kind: type) -> str:
-    """How torchmetrics would make probabilities out of logits for this class; nothing if it does not look."""
+    """Return the function by which this class turns logits into probabilities; "" if it does not."""
     if not _from(kind, "classification"):
         return ""
     names = [base.__name__ for base in kind.__mro__ if base.__module__.startswith("torchmetrics.classification")]
     if any(name.startswith(("Binary", "Multilabel")) for name in names):
         return "sigmoid"
-    # These take the largest score, which is the same one before and after.
-    largest = {"MulticlassStatScores", "MulticlassConfusionMatrix", "MulticlassExactMatch"}
-    return "" if largest & set(names) else "softmax"
+    # These use only the largest score, which softmax does not change.
+    argmax = {"MulticlassStatScores", "MulticlassConfusionMatrix", "MulticlassExactMatch"}
+    return "" if argmax & set(names) else "softmax"
 
 
 def _mergeable(metric: Any) -> bool:
-    """Whether the states of parts give the state of the whole."""
+    """Whether the states of parts can be merged into the state of the whole."""
     nested = any(part is not metric and _is(type(part), "Metric") for part in metric.modules())
     if nested or not metric._defaults:
         return False
     for key, default in metric._defaults.items():
         name = _reduction(metric._reductions[key])
         joins = isinstance(default, list) and name in ("dim_zero_cat", "")
-        # A state with "mean" may be a constant, as the range of pixels is; `update` looks.
+        # A state with "mean" may be a constant, such as a pixel range; `update` checks that.
         adds = isinstance(default, torch.Tensor) and (name in _PAIRWISE or name == "dim_zero_mean")
         if not joins and not adds:
             return False
@@ -300,15 +303,15 @@ def _mergeable(metric: Any) -> bool:
 
 
 def _reduction(fx: Any) -> str:
-    """The name of torchmetrics' own reduction, nothing for None, and a question mark for the user's own."""
+    """Return the name of a torchmetrics reduction, "" for None, and "?" for a user's function."""
     if fx is None:
         return ""
     own = str(getattr(fx, "__module__", "")).startswith("torchmetrics.")
     return str(fx.__name__) if own else "?"
 
 
-def _marks(metric: Any) -> dict[str, tuple[int, ...]]:
-    """What tells whether an attribute that is not a state was set, or changed where it lies."""
+def _fingerprints(metric: Any) -> dict[str, tuple[int, ...]]:
+    """Return marks that show whether an attribute that is not a state was assigned or changed in place."""
     own = {key: value for key, value in vars(metric).items() if key not in _BOOKKEEPING and key not in metric._defaults}
     own |= metric._buffers
     return {

@@ -26,7 +26,7 @@ from orca.shards.feed import Batch
 from orca.shards.tree import row_count, take_rows, tree_map
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_FIRST_SCALE, _GROW_AFTER = 2.0**16, 2000
+_INITIAL_SCALE, _GROW_AFTER = 2.0**16, 2000
 
 
 class TorchReplica(Replica):
@@ -53,7 +53,7 @@ class TorchReplica(Replica):
         self._dtype = float_type(model)
         self._loss = Loss(loss, self._dtype, self._device) if loss is not None else None
         self._half = _TYPES.get(precision)
-        self._scale = _FIRST_SCALE if precision == "fp16" else None
+        self._scale = _INITIAL_SCALE if precision == "fp16" else None
         self._good_steps = 0
         self._sync_batchnorm = sync_batchnorm
         self._train_step = train_step
@@ -76,7 +76,7 @@ class TorchReplica(Replica):
         self._options = options
 
     def survey(self, data: Any) -> Any:
-        """What all ranks have to know of these rows: whether labels are to be ignored; two rows for lazy layers."""
+        """Return whether these rows have ignored labels, and two rows for a model with lazy layers."""
         labels = data.get("y") if isinstance(data, dict) else None
         ignored = self._loss is not None and self._loss.ignores(labels)
         return ignored, take_rows(data["x"], 0, 2) if _is_lazy(self._model) and isinstance(data, dict) else None
@@ -87,14 +87,14 @@ class TorchReplica(Replica):
         if self._arranged:
             return
         if _is_lazy(self._model):
-            # Two rows if there are two: batch norm does not train on one.
+            # Two rows if possible: batch norm cannot train on one.
             sample = max((sample for share in surveys for _, sample in share if sample is not None), key=row_count)
             with torch.no_grad():
                 self._call(self._model, tree_map(self._feature, sample))
         self._arrange()
 
     def _arrange(self) -> None:
-        """Connect with the other ranks, once all parameters have their shapes."""
+        """Connect to the other ranks, once all parameters have shapes."""
         self._arranged = True
         if self._sync_batchnorm:
             self._model = batch_norm.convert(self._model)
@@ -124,7 +124,7 @@ class TorchReplica(Replica):
         # over all rows of the step.
         counts: list[Any] = [self._loss.count(piece[1], 0, piece[2]) for piece in pieces]
         uneven = counts[0] is not None
-        # Where ranks do not keep step each one's rows are a step by themselves.
+        # Without lockstep each rank's rows are a step of their own.
         total: Any = batch.total if sync.keeps_step else rows * sync.world
         if uneven:
             counts = [count if rows else torch.zeros_like(count) for count in counts]
@@ -140,7 +140,7 @@ class TorchReplica(Replica):
                 batch_norm.use(sync, batch.filler)
                 with self._autocast():
                     output = self._call(sync.forward, x)
-                    # The mean over nothing is not a number; a rank without rows only takes part.
+                    # The mean over no rows is NaN; a rank without rows only takes part.
                     loss = self._loss(output, y, w) if count else _nothing(output)
                 scale = count / total * sync.world if total else 0.0
                 scale = scale * self._scale if self._scale is not None else scale
@@ -156,7 +156,7 @@ class TorchReplica(Replica):
         return Outcome(loss_sum, loss_count, arrays(target), output)
 
     def _apply(self) -> None:
-        """Agree on the gradients, limit them and use them."""
+        """Reduce the gradients, clip them and apply them."""
         sync, options = self._sync, self._options
         sync.reduce()
         if self._scale is not None and not self._unscale(self._scale):
@@ -173,7 +173,7 @@ class TorchReplica(Replica):
         sync.update()
 
     def _unscale(self, scale: float) -> bool:
-        """Undo the loss scale of fp16; on overflow, on any rank, drop the step and scale less."""
+        """Undo the fp16 loss scale; on overflow on any rank, skip the step and lower the scale."""
         for value in self._sync.trained():
             value.grad /= scale
         if not math.isfinite(float(self._sync.norm())):
@@ -186,7 +186,7 @@ class TorchReplica(Replica):
 
     @staticmethod
     def _pieces(features: Any, target: Any, weights: Any, count: int) -> list[tuple[Any, Any, Any]]:
-        """A step's rows in so many pieces: as many on every rank, as layers may wait for the other ranks."""
+        """Split a step's rows into `count` pieces, as on every other rank, because layers may wait for other ranks."""
         if count == 1:
             return [(features, target, weights)]
         rows = first_length(features)
@@ -199,10 +199,10 @@ class TorchReplica(Replica):
         assert self._train_step is not None
         data = batch.data
         rows = 0 if batch.filler else batch.rows
-        given = data if isinstance(data, dict) and "x" in data else {"x": data}
-        y = given.get("y")
+        columns = data if isinstance(data, dict) and "x" in data else {"x": data}
+        y = columns.get("y")
         step = Step(
-            tree_map(self._feature, given["x"]),
+            tree_map(self._feature, columns["x"]),
             tree_map(self._target, y) if y is not None else None,
             self._model,
             self._optimizer if isinstance(self._optimizer, dict) else {"optimizer": self._optimizer},
@@ -212,10 +212,10 @@ class TorchReplica(Replica):
             self._autocast,
         )
         batch_norm.use(self._sync, batch.filler)
-        told = self._train_step(step)
-        named = told if isinstance(told, dict) else {"loss": told}
+        result = self._train_step(step)
+        losses = result if isinstance(result, dict) else {"loss": result}
         values = {}
-        for name, value in named.items():
+        for name, value in losses.items():
             if not isinstance(value, torch.Tensor | float | int):
                 raise DataError(f"train_step returned a {type(value).__name__} as {name!r}; expected numbers.")
             values[name] = float(value) * rows
@@ -231,7 +231,7 @@ class TorchReplica(Replica):
             count = total = 0.0
             if self._loss is not None:
                 rows = first_length(features)
-                # Unlike in training, no other rank has to agree on how to count: look at these very rows.
+                # Unlike in training, ranks need not count in the same way: inspect these rows.
                 exact = self._loss.count(target, rows, weights, exact=True)
                 count = float(rows if exact is None else exact)
                 total = float(self._loss(output, target, weights)) * count if count else 0.0
@@ -273,15 +273,15 @@ class TorchReplica(Replica):
             self._sync.load_model_state(state["model"])
         else:
             self._model.load_state_dict(to_torch(state["model"]))
-        told = state.get("optimizer")
-        if told is not None and self._optimizer is not None:
+        saved = state.get("optimizer")
+        if saved is not None and self._optimizer is not None:
             if isinstance(self._optimizer, dict):
                 for name, optimizer in self._optimizer.items():
-                    optimizer.load_state_dict(to_torch(told[name]))
+                    optimizer.load_state_dict(to_torch(saved[name]))
             elif self._arranged and self._train_step is None:
-                self._sync.load_optimizer_state(told)
+                self._sync.load_optimizer_state(saved)
             else:
-                self._optimizer.load_state_dict(to_torch(told))
+                self._optimizer.load_state_dict(to_torch(saved))
         if self._scale is not None and state.get("scale") is not None:
             self._scale, self._good_steps = float(state["scale"][0]), int(state["scale"][1])
 
@@ -321,8 +321,9 @@ class TorchReplica(Replica):
         if not isinstance(data, dict) or "y" not in data:
             raise DataError('Training and evaluation need labels: give {"x": …, "y": …}, (x, y) or fit(x, y).')
         weights = data.get("w")
-        made = None if weights is None else tensor(weights).reshape(-1).to(self._dtype).to(self._device)
-        return tree_map(self._feature, data["x"]), tree_map(self._target, data["y"]), made
+        if weights is not None:
+            weights = tensor(weights).reshape(-1).to(self._dtype).to(self._device)
+        return tree_map(self._feature, data["x"]), tree_map(self._target, data["y"]), weights
 
     def _feature(self, array: Any) -> torch.Tensor:
         return feature(array, self._dtype).to(self._device)
@@ -334,21 +335,21 @@ class TorchReplica(Replica):
         if self._casts:
             features = tree_map(self._as_float, features)
         elif self._casts is None:
-            # Whether integers are indices or plain numbers only the model knows: layers that multiply refuse them.
+            # Only the model knows whether integers are indices or numbers: layers that multiply reject integers.
             self._casts = False
             try:
-                return self._called(module, features)
+                return self._forward(module, features)
             except RuntimeError as error:
                 if "dtype" not in str(error) or all(value.is_floating_point() for value in tensors_of(features)):
                     raise
                 self._casts = True
                 return self._call(module, features)
-        return self._called(module, features)
+        return self._forward(module, features)
 
     def _as_float(self, value: torch.Tensor) -> torch.Tensor:
         return value if value.is_floating_point() or value.is_complex() else value.to(self._dtype)
 
-    def _called(self, module: Any, features: Any) -> Any:
+    def _forward(self, module: Any, features: Any) -> Any:
         if isinstance(features, dict):
             return module(**features) if set(features) <= self._names else module(features)
         if isinstance(features, list | tuple):
@@ -357,7 +358,7 @@ class TorchReplica(Replica):
 
 
 def _nothing(output: Any) -> torch.Tensor:
-    """A loss that is zero and still reaches every parameter that the output used."""
+    """Return a zero loss that still reaches every parameter that the output used."""
     return sum((value.sum() * 0.0 for value in tensors_of(output)), torch.zeros(()))
 
 

@@ -1,9 +1,9 @@
 """The asynchronous parameter server: dedicated ranks own slices, workers push gradients and pull parameters.
 
-Workers are the ranks 0 … n-1, servers the ranks after them. A worker sends each server its part of the gradient
-and waits for the new values of that part. A server applies gradients as they come, each by itself, and lets a
-worker wait only while it is more than `staleness` steps ahead of the slowest one. Messages are tensors over a
-process group of their own, received from whoever sends first.
+Workers are ranks 0 … n-1, servers the ranks after them. A worker sends each server its part of the gradient and waits
+for the new values of that part. A server applies each gradient separately, as it arrives, and delays a worker only
+while it is more than `staleness` steps ahead of the slowest one. Messages are tensors over a separate process group,
+received in order of arrival.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from orca.launch.base import Rank
 
 _PUSH, _TICK, _IDLE = range(3)
 _DONE = float("inf")
-_HEAD = 2  # a message begins with its kind and the worker's clock
+_HEAD = 2  # a message starts with its kind and the worker's clock
 
 
 class AsyncServer(Collective):
-    """Both sides of it: `seat` and the rank's number say which one this rank is."""
+    """Both sides of the parameter server; the rank decides whether it is a worker or a server."""
 
     keeps_step = False
 
@@ -45,7 +45,7 @@ class AsyncServer(Collective):
 
     @property
     def _owner(self) -> int:
-        """Which slice this rank holds, if it serves."""
+        """Index of the slice that this rank owns, if it is a server."""
         return self._rank - self.world
 
     def seat(self, place: Rank) -> Seat:
@@ -55,16 +55,16 @@ class AsyncServer(Collective):
         check_optimizer(optimizer)
         super().attach(model, optimizer)
         self.share(model)
-        # Nobody knows how long a step of a worker may take.
+        # A worker's step may take any time.
         self._mail = dist.new_group(timeout=datetime.timedelta(days=30))
         self._groups = [list(group["params"]) for group in optimizer.param_groups]
-        kept = optimizer.state_dict() if optimizer.state else None
+        saved = optimizer.state_dict() if optimizer.state else None
         trained = {id(value) for group in self._groups for value in group if value.requires_grad}
         self._tables = slices(optimizer, trained, self._servers, self._owner if self._serves else None)
         if self._serves:
             own_slices(optimizer, self._tables)
-            if kept is not None:
-                self.load_optimizer_state(dict(to_plain(kept)))
+            if saved is not None:
+                self.load_optimizer_state(dict(to_plain(saved)))
         self._length = sum(table.values.numel() // self._servers for table in self._tables)
         wide = any(table.values.dtype == torch.float64 for table in self._tables)
         self._type = torch.float64 if wide else torch.float32
@@ -84,43 +84,43 @@ class AsyncServer(Collective):
         return [member for table in self._tables for member in table.members]
 
     def update(self) -> None:
-        """Push this worker's gradients and pull what the servers have by then."""
+        """Push this worker's gradients and pull the servers' current values."""
         self._exchange(_PUSH)
 
     def skip(self) -> None:
-        """A step without rows of this worker's: only its clock goes on."""
+        """Advance only the clock, in a step without rows for this worker."""
         self._exchange(_TICK)
 
     def _exchange(self, kind: int) -> None:
         self._clock += 1
         answers = [torch.empty(self._length, dtype=self._type) for _ in range(self._servers)]
-        # Ready to receive before sending: a server that cannot give its answer away takes no message either.
+        # Receive before sending: a server that cannot deliver an answer accepts no message either.
         waiting = [
             dist.irecv(answer, src=self.world + server, group=self._mail) for server, answer in enumerate(answers)
         ]
-        self._tell(kind)
+        self._send(kind)
         for work in waiting:
             work.wait()
         with torch.no_grad():
             for server, answer in enumerate(answers):
-                for part, given in self._parts(answer, server, "values"):
-                    part.copy_(given)
+                for part, values in self._parts(answer, server, "values"):
+                    part.copy_(values)
 
-    def _tell(self, kind: int) -> None:
-        """Send every server its part of the gradients, or only the kind of message."""
-        sent = []
+    def _send(self, kind: int) -> None:
+        """Send each server its part of the gradients, or only the kind of message."""
+        pending = []
         for server in range(self._servers):
             message = torch.zeros(_HEAD + self._length, dtype=self._type)
             message[0], message[1] = kind, self._clock
             if kind == _PUSH:
-                for part, room in self._parts(message[_HEAD:], server, "gradients"):
-                    room.copy_(part)
-            sent.append(dist.isend(message, dst=self.world + server, group=self._mail))
-        for work in sent:
+                for part, field in self._parts(message[_HEAD:], server, "gradients"):
+                    field.copy_(part)
+            pending.append(dist.isend(message, dst=self.world + server, group=self._mail))
+        for work in pending:
             work.wait()
 
     def _parts(self, flat: torch.Tensor, server: int, what: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Each table's slice of one server, beside its place in a message."""
+        """Pair each table's slice of one server with its part of a message."""
         pairs, offset = [], 0
         for table in self._tables:
             whole: torch.Tensor = getattr(table, what)
@@ -130,41 +130,41 @@ class AsyncServer(Collective):
         return pairs
 
     def _serve(self) -> None:
-        """What a server does in an epoch, until all workers have come to its end."""
+        """Serve an epoch, until all workers have reached its end."""
         clocks = dict.fromkeys(range(self.world), 0.0)
-        held: dict[int, float] = {}
+        unanswered: dict[int, float] = {}
         message = torch.empty(_HEAD + self._length, dtype=self._type)
         while any(clock != _DONE for clock in clocks.values()):
             worker = dist.recv(message, group=self._mail)
             kind, clock = int(message[0]), float(message[1])
             if kind == _PUSH:
-                for (_, given), table in zip(
+                for (_, gradient), table in zip(
                     self._parts(message[_HEAD:], self._owner, "values"), self._tables, strict=True
                 ):
-                    table.owned.grad = given.to(table.owned, copy=True)
+                    table.owned.grad = gradient.to(table.owned, copy=True)
                 self.optimizer.step()
             clocks[worker] = _DONE if kind == _IDLE else clock
             if kind != _IDLE:
-                held[worker] = clock
-            # A worker that has ended its epoch holds nobody up.
+                unanswered[worker] = clock
+            # A worker that has finished its epoch delays no other.
             slowest = min(clocks.values())
-            for waiting, reached in list(held.items()):
+            for waiting, reached in list(unanswered.items()):
                 if self._staleness is None or reached - slowest <= self._staleness:
-                    del held[waiting]
+                    del unanswered[waiting]
                     self._answer(waiting)
 
     def _answer(self, worker: int) -> None:
         answer = torch.empty(self._length, dtype=self._type)
-        for (_, room), table in zip(self._parts(answer, self._owner, "values"), self._tables, strict=True):
-            room.copy_(table.owned.data)
+        for (_, field), table in zip(self._parts(answer, self._owner, "values"), self._tables, strict=True):
+            field.copy_(table.owned.data)
         dist.send(answer, dst=worker, group=self._mail)
 
     def settle(self) -> None:
-        """At the end of an epoch: wait for all workers, then give everybody the servers' values."""
+        """Wait for all workers at the end of an epoch, then send the servers' values to all ranks."""
         if self._serves:
             self._serve()
         else:
-            self._tell(_IDLE)
+            self._send(_IDLE)
         dist.barrier()
         self._clock = 0
         for table in self._tables:
@@ -174,15 +174,15 @@ class AsyncServer(Collective):
         super().settle()
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
-        # Workers do not wait for each other's counts: each one's rows stand for the others'.
+        # Workers do not wait for each other's counts: each assumes that the others have the same.
         return value * self.world
 
     def optimizer_state(self) -> State:
         own = [to_plain(dict(self.optimizer.state.get(table.owned, {}))) for table in self._tables]
         options = [{**group, "params": []} for group in self.optimizer.param_groups]
-        told: list[Any] = [None] * (self.world + self._servers)
-        dist.all_gather_object(told, (own, options))
-        servers = told[self.world :]
+        replies: list[Any] = [None] * (self.world + self._servers)
+        dist.all_gather_object(replies, (own, options))
+        servers = replies[self.world :]
         entries = [[to_torch(server[0][number]) for server in servers] for number in range(len(self._tables))]
         return dict(to_plain(whole_state(self._tables, entries, servers[0][1], self._groups)))
 

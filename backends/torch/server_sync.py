@@ -1,8 +1,8 @@
 """The synchronous parameter server: every rank owns an equal slice of the parameters and of the optimizer's state.
 
-A step sends each rank's gradients to the owners of the slices (all-to-all), the owners average and update their
-slice, and the new parameters are gathered by all. Owners add up in the order of the ranks, so results repeat
-bit by bit.
+In a step each rank sends its gradients to the owners of the slices (all-to-all), the owners average them and update
+their slices, and all ranks gather the new parameters. Owners sum in rank order, so results are reproducible bit for
+bit.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from torch import nn
 from orca.backends.base import State
 from orca.backends.torch.data_parallel import Collective
 from orca.backends.torch.state import to_plain, to_torch
-from orca.backends.torch.sums import HALF, all_gather, own_part_of_sum
+from orca.backends.torch.sums import WIRE_TYPES, all_gather, own_part_of_sum
 from orca.backends.torch.sync import Usage
 from orca.errors import ArgumentError
 
-_BY_ELEMENT = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+_ELEMENTWISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 
 
 @dataclass
 class Table:
-    """The parameters of one optimizer group and one type, laid out in one piece of memory."""
+    """The parameters of one optimizer group and dtype, laid out in contiguous memory."""
 
     group: int
     members: list[nn.Parameter]
     values: torch.Tensor
     gradients: torch.Tensor
     owned: nn.Parameter
-    """This rank's slice of the values, as the one parameter that its optimizer knows."""
+    """This rank's slice of the values, the only parameter of its optimizer."""
     parts: list[tuple[nn.Parameter, torch.Tensor]] = field(init=False)
-    """Each parameter with its part of the gradients, the very object that is to be its `grad`."""
+    """Each parameter with its part of the gradients, the tensor that becomes its `grad`."""
 
     def __post_init__(self) -> None:
         self.parts = list(self.cut(self.gradients))
 
     def cut(self, flat: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Each parameter with its part of a flat tensor."""
+        """Yield each parameter with its part of a flat tensor."""
         offset = 0
         for member in self.members:
             yield member, flat[offset : offset + member.numel()].view(member.shape)
             offset += member.numel()
 
     def clear(self) -> None:
-        """Begin a step with gradients of zeros."""
+        """Reset the gradients to zero at the start of a step."""
         self.gradients.zero_()
         for member, part in self.parts:
             if member.grad is not part:
@@ -57,8 +57,10 @@ class Table:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def collect(self) -> None:
-        """Take over gradients that were assigned (by a callback, by `model.zero_grad()`) in place of ours: the
-        backward pass would go on filling those, which nobody sends."""
+        """Copy gradients that were replaced (by a callback or `model.zero_grad()`) and restore our own tensors.
+
+        Otherwise the backward pass would keep filling tensors that are never sent.
+        """
         for member, part in self.parts:
             if member.grad is not part:
                 if member.grad is None:
@@ -69,24 +71,24 @@ class Table:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raise if an optimizer does not update each number by itself: it cannot work on a slice."""
+    """Raise if an optimizer does not update elementwise: it cannot work on a slice."""
     cls = optimizer if isinstance(optimizer, type) else type(optimizer)
     if getattr(cls, "elementwise", False):
         return
-    known = [base for base in cls.__mro__ if base.__module__.startswith("torch.optim") and base.__name__ in _BY_ELEMENT]
-    if not known:
+    bases = [base.__name__ for base in cls.__mro__ if base.__module__.startswith("torch.optim")]
+    if not any(name in _ELEMENTWISE for name in bases):
         raise ArgumentError(
-            f"optimizer={cls.__name__}: the parameter server cuts parameters into slices, which works for optimizers "
-            f'that update each number by itself ({", ".join(_BY_ELEMENT)}). Use backend="torch_distributed", or '
-            "set elementwise = True on your optimizer's class if it does so."
+            f"optimizer={cls.__name__}: the parameter server splits parameters into slices, which only works for "
+            f'elementwise optimizers ({", ".join(_ELEMENTWISE)}). Use backend="torch_distributed", or set '
+            "elementwise = True on your optimizer's class if it updates each value independently."
         )
 
 
-def slices(optimizer: torch.optim.Optimizer, wanted: set[int], owners: int, owner: int | None) -> list[Table]:
-    """Lay the wanted parameters out in flat tables, one per group and type, and cut these into equal slices."""
+def slices(optimizer: torch.optim.Optimizer, selected: set[int], owners: int, owner: int | None) -> list[Table]:
+    """Lay out the parameters with these ids in flat tables, one per group and dtype, split into equal slices."""
     tables = []
     for number, group in enumerate(optimizer.param_groups):
-        chosen = [value for value in group["params"] if id(value) in wanted]
+        chosen = [value for value in group["params"] if id(value) in selected]
         for dtype in dict.fromkeys(value.dtype for value in chosen):
             members = [value for value in chosen if value.dtype == dtype]
             size = math.ceil(sum(value.numel() for value in members) / owners)
@@ -105,35 +107,35 @@ def slices(optimizer: torch.optim.Optimizer, wanted: set[int], owners: int, owne
 
 
 def slice_state(tables: list[Table], full: Any, members: list[nn.Parameter], owner: int, owners: int) -> Any:
-    """An optimizer's whole state, in torch's form, as the state of one owner's slices."""
-    places = {id(value): number for number, value in enumerate(members)}
+    """Convert an optimizer's full state, in torch's form, to the state of one owner's slices."""
+    numbers = {id(value): number for number, value in enumerate(members)}
     state: dict[int, Any] = {}
     groups: list[Any] = [{**group, "params": []} for group in full["param_groups"]]
     for index, table in enumerate(tables):
         size = table.values.numel() // owners
-        entries = [full["state"].get(places[id(member)], {}) for member in table.members]
+        entries = [full["state"].get(numbers[id(member)], {}) for member in table.members]
         names = dict.fromkeys(name for entry in entries for name in entry)
-        made: dict[str, Any] = {}
+        sliced: dict[str, Any] = {}
         for name in names:
-            found = [entry.get(name) for entry in entries]
-            like = next(value for value in found if value is not None)
+            values = [entry.get(name) for entry in entries]
+            like = next(value for value in values if value is not None)
             if (
                 name != "step"
                 and isinstance(like, torch.Tensor)
                 and any(
                     isinstance(value, torch.Tensor) and value.shape == member.shape
-                    for value, member in zip(found, table.members, strict=True)
+                    for value, member in zip(values, table.members, strict=True)
                 )
             ):
                 flat = torch.zeros(table.values.numel(), dtype=like.dtype)
-                for value, (_, part) in zip(found, table.cut(flat), strict=True):
+                for value, (_, part) in zip(values, table.cut(flat), strict=True):
                     if value is not None:
                         part.copy_(value.reshape(part.shape))
-                made[name] = flat[owner * size : (owner + 1) * size].clone()
+                sliced[name] = flat[owner * size : (owner + 1) * size].clone()
             else:
-                made[name] = like
-        if made:
-            state[index] = made
+                sliced[name] = like
+        if sliced:
+            state[index] = sliced
         groups[table.group]["params"].append(index)
     return {"state": state, "param_groups": groups}
 
@@ -141,7 +143,7 @@ def slice_state(tables: list[Table], full: Any, members: list[nn.Parameter], own
 def whole_state(
     tables: list[Table], slices_of: list[list[Any]], options: list[Any], groups: list[list[nn.Parameter]]
 ) -> Any:
-    """The reverse: for each table the slices' state of every owner, put together in torch's form."""
+    """Reverse `slice_state`: assemble each table's state from all owners' slices, in torch's form."""
     numbers = {id(value): number for number, value in enumerate(value for group in groups for value in group)}
     state: dict[int, Any] = {}
     for table, owners in zip(tables, slices_of, strict=True):
@@ -152,14 +154,14 @@ def whole_state(
             for member, part in table.cut(flat):
                 own = part.clone() if sliced else value.clone() if isinstance(value, torch.Tensor) else value
                 state.setdefault(numbers[id(member)], {})[name] = own
-    told = []
+    param_groups = []
     for group, members in zip(options, groups, strict=True):
-        told.append({**_options(group), "params": [numbers[id(member)] for member in members]})
-    return {"state": state, "param_groups": told}
+        param_groups.append({**_options(group), "params": [numbers[id(member)] for member in members]})
+    return {"state": state, "param_groups": param_groups}
 
 
 def own_slices(optimizer: torch.optim.Optimizer, tables: list[Table]) -> None:
-    """Make an owner's slices the parameters of its optimizer, without any state yet."""
+    """Replace the optimizer's parameters with the owner's slices and clear its state."""
     optimizer.state.clear()
     for number, group in enumerate(optimizer.param_groups):
         group["params"] = [table.owned for table in tables if table.group == number]
@@ -170,16 +172,16 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 class ParameterServer(Collective):
-    """Slices of parameters and optimizer state on all ranks, updated in step."""
+    """Slices of parameters and optimizer state on all ranks, updated in lockstep."""
 
     def __init__(self, world: int, rank: int, compression: str | None = None) -> None:
         super().__init__(world)
         self._rank = rank
-        self._wire = HALF.get(compression or "")
+        self._wire = WIRE_TYPES.get(compression or "")
         self._tables: list[Table] = []
         self._groups: list[list[nn.Parameter]] = []
         self._outside: list[nn.Parameter] = []
-        """Parameters that no rank has used so far."""
+        """Trainable parameters that no rank has used so far."""
         self._loaded: Any = None
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -204,7 +206,7 @@ class ParameterServer(Collective):
             value.grad = None
 
     def _take_apart(self) -> None:
-        """Go back to single parameters; the next step lays them out anew."""
+        """Return to separate parameters; the next step lays them out again."""
         self._loaded = to_torch(self.optimizer_state())
         self._tables = []
         self.optimizer.state.clear()
@@ -215,13 +217,13 @@ class ParameterServer(Collective):
         for table in self._tables:
             table.collect()
         if self._outside and self.total(torch.tensor(float(any(v.grad is not None for v in self._outside)))) > 0:
-            kept = {id(value): value.grad for value in self._outside}
-            values = [(member, member.grad) for table in self._tables for member in table.members]
+            outside = {id(value): value.grad for value in self._outside}
+            inside = [(member, member.grad) for table in self._tables for member in table.members]
             self._take_apart()
-            for member, gradient in values:
+            for member, gradient in inside:
                 member.grad = gradient.clone()
             for value in self._outside:
-                value.grad = kept[id(value)]
+                value.grad = outside[id(value)]
         if not self._tables:
             self._lay_out()
         for table in self._tables:
@@ -229,18 +231,17 @@ class ParameterServer(Collective):
             table.owned.grad = own_part_of_sum(sent, self.world, table.owned.dtype).div_(self.world)
 
     def _lay_out(self) -> None:
-        """After the first backward pass it is known which parameters are in use; the others stay where they are."""
-        everyone = [value for group in self._groups for value in group]
-        used = Usage(everyone).look(self.total)
-        chosen = {id(value) for value in used}
-        self._outside = [value for value in everyone if value.requires_grad and id(value) not in chosen]
+        """Lay out the parameters that the first backward pass has used; the others stay as they are."""
+        parameters = [value for group in self._groups for value in group]
+        used = {id(value) for value in Usage(parameters).look(self.total)}
+        self._outside = [value for value in parameters if value.requires_grad and id(value) not in used]
         options = [_options(group) for group in self.optimizer.param_groups]
-        self._tables = slices(self.optimizer, chosen, self.world, self._rank)
+        self._tables = slices(self.optimizer, used, self.world, self._rank)
         own_slices(self.optimizer, self._tables)
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
-            self._take(loaded)
-            # Rates that were set since then stay.
+            self._load(loaded)
+            # Options that were set since then, such as learning rates, take precedence.
             for group, option in zip(self.optimizer.param_groups, options, strict=True):
                 group.update(option)
 
@@ -282,12 +283,12 @@ class ParameterServer(Collective):
 
     def load_optimizer_state(self, state: State) -> None:
         if self._tables:
-            self._take(to_torch(state))
+            self._load(to_torch(state))
         else:
             self._loaded = to_torch(state)
-            for group, told in zip(self.optimizer.param_groups, self._loaded["param_groups"], strict=True):
-                group.update(_options(told))
+            for group, saved in zip(self.optimizer.param_groups, self._loaded["param_groups"], strict=True):
+                group.update(_options(saved))
 
-    def _take(self, full: Any) -> None:
+    def _load(self, full: Any) -> None:
         members = [value for group in self._groups for value in group]
         self.optimizer.load_state_dict(slice_state(self._tables, full, members, self._rank, self.world))

@@ -1,4 +1,4 @@
-"""Torch state as plain trees of numpy arrays and back, so that driver and files need no torch."""
+"""Converts torch state to plain trees of numpy arrays and back, so that driver and files need no torch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import torch
 
-_HALF = "torch.bfloat16"
+_BFLOAT16 = "torch.bfloat16"
 
 
 def to_plain(tree: Any) -> Any:
-    """Turn tensors into arrays (copies), the containers into dicts and lists.
+    """Convert tensors to arrays (copies) and containers to dicts and lists.
 
-    Keys that are not text, such as the optimizer's parameter numbers, keep their type by a mark.
+    Dicts with keys other than strings, such as the optimizer's parameter numbers, are stored as marked lists of items.
     """
     if isinstance(tree, torch.Tensor):
         tensor = tree.detach().cpu().contiguous()
         if tensor.dtype == torch.bfloat16:
-            return {_HALF: tensor.view(torch.int16).numpy().copy()}
+            return {_BFLOAT16: tensor.view(torch.int16).numpy().copy()}
         return tensor.numpy().copy()
     if isinstance(tree, dict):
         if all(isinstance(key, str) for key in tree):
@@ -32,12 +32,12 @@ def to_plain(tree: Any) -> Any:
 
 
 def to_torch(tree: Any) -> Any:
-    """The reverse of `to_plain`."""
+    """Reverse `to_plain`."""
     if isinstance(tree, np.ndarray):
         return torch.from_numpy(tree.copy())
     if isinstance(tree, dict):
-        if set(tree) == {_HALF}:
-            return torch.from_numpy(tree[_HALF].copy()).view(torch.bfloat16)
+        if set(tree) == {_BFLOAT16}:
+            return torch.from_numpy(tree[_BFLOAT16].copy()).view(torch.bfloat16)
         if set(tree) == {"torch.items"}:
             return {key: to_torch(value) for key, value in tree["torch.items"]}
         if set(tree) == {"torch.tuple"}:

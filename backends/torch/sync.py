@@ -1,4 +1,4 @@
-"""How torch replicas agree. The base class is one replica alone; a way to sync overrides what differs in it."""
+"""Synchronization of torch replicas: the base class serves a single replica, and each strategy overrides parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orca.launch.base import Rank
 
 
 class Sync:
-    """Owns the optimizer of one rank, and what to call for the forward pass."""
+    """Owns the optimizer of one rank and the callable of the forward pass."""
 
     world = 1
     keeps_step = True
@@ -28,15 +28,15 @@ class Sync:
         self._flags: list[bool] | None = None
 
     def seat(self, place: Rank) -> Seat:
-        """The part of the data for this rank."""
+        """Return the part of the data for this rank."""
         return Seat(place.rank, place.world)
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Connect a model and its optimizer with those of the other ranks; rank 0's weights are everybody's."""
+        """Connect a model and its optimizer to the other ranks; all ranks start from rank 0's weights."""
         self.model, self.optimizer, self.forward = model, optimizer, model
 
     def flags_changed(self) -> bool:
-        """Whether parameters were frozen or thawed since the last step."""
+        """Whether parameters were frozen or unfrozen since the last step."""
         flags = [value.requires_grad for value in self.model.parameters()]
         if self._flags is None:
             self._flags = flags
@@ -44,70 +44,70 @@ class Sync:
         return changed
 
     def share(self, model: nn.Module) -> None:
-        """Give all ranks the weights and buffers of rank 0, without connecting anything."""
+        """Copy the weights and buffers of rank 0 to all ranks, without connecting anything."""
 
     def expect(self, pieces: int) -> None:
-        """Hear in how many pieces the next step comes."""
+        """Set the number of pieces of the next step."""
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
     def piece(self, last: bool) -> AbstractContextManager[Any]:
-        """Around the forward and backward pass of a piece of a step; gradients are needed after the last."""
+        """Return the context for a piece's forward and backward pass; gradients are needed after the last piece."""
         return nullcontext()
 
     def reduce(self) -> None:
-        """After the last backward pass: make the gradients the average over ranks."""
+        """Average the gradients over the ranks, after the last backward pass."""
 
     def trained(self) -> list[nn.Parameter]:
-        """The parameters that this rank's optimizer updates, with their gradients after `reduce`."""
+        """Return the parameters that this rank's optimizer updates, with their gradients after `reduce`."""
         groups = self.optimizer.param_groups
         return [value for group in groups for value in group["params"] if value.grad is not None]
 
     def norm(self) -> torch.Tensor:
-        """The norm of the whole gradient, the same on all ranks."""
+        """Return the norm of the full gradient, the same on all ranks."""
         return nn.utils.get_total_norm([value.grad for value in self.trained()])
 
     def show_gradients(self) -> None:
-        """Put the agreed gradients into the model's own parameters, where somebody wants to see them."""
+        """Write the reduced gradients into the model's own parameters, for callbacks."""
 
     def take_gradients(self) -> None:
-        """Take over what has become of them."""
+        """Read them back after callbacks have changed them."""
 
     def update(self) -> None:
-        """Apply the gradients; after this the weights are the same on all ranks."""
+        """Apply the gradients; afterwards all ranks have the same weights."""
         self.optimizer.step()
 
     def skip(self) -> None:
-        """In place of a step, where ranks do not keep step and this one has no rows in it."""
+        """Replace a step without rows on this rank, where ranks do not run in lockstep."""
 
     def total(self, value: torch.Tensor) -> torch.Tensor:
         """Sum a number over all ranks."""
         return value
 
     def sum_through(self, value: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over all ranks in a way that gradients flow back through."""
+        """Sum a tensor over all ranks, differentiably."""
         return value
 
     def average(self, tensors: Iterable[torch.Tensor]) -> None:
         """Average tensors over all ranks, in place."""
 
     def settle(self) -> None:
-        """Give all ranks the buffers (running statistics) of rank 0."""
+        """Copy the buffers (running statistics) of rank 0 to all ranks."""
 
     def scorer(self) -> nn.Module:
-        """A model that this rank can call without the others."""
+        """Return a model that this rank can call without the others."""
         return self.model
 
     def model_state(self) -> State:
-        """The weights, whole, on every rank; called on all ranks together."""
+        """Return the full weights on every rank; called on all ranks together."""
         return dict(to_plain(dict(self.model.state_dict())))
 
     def load_model_state(self, state: State) -> None:
         self.model.load_state_dict(to_torch(state))
 
     def optimizer_state(self) -> State:
-        """The optimizer's state in torch's own form, whole, on every rank; called on all ranks together."""
+        """Return the optimizer's full state in torch's form, on every rank; called on all ranks together."""
         return dict(to_plain(self.optimizer.state_dict()))
 
     def load_optimizer_state(self, state: State) -> None:
@@ -128,30 +128,32 @@ def flat_average(tensors: list[torch.Tensor], world: int, reduce: Any) -> None:
 
 
 class Usage:
-    """Finds the parameters that no rank's forward pass uses: they get no gradient anywhere and must stay as they
-    are, as in one process, while collectives would make their gradients zeros."""
+    """Finds the parameters that no rank's forward pass uses.
+
+    They have no gradient on any rank and must not change, as in a single process; collectives would give them zeros.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._all = [value for value in parameters if value.requires_grad]
         self.counts: list[float] | None = None
 
     def look(self, total: Any) -> list[nn.Parameter]:
-        """Count on how many ranks each parameter has a gradient; return those that have one somewhere."""
+        """Count the ranks on which each parameter has a gradient; return those with a gradient on any rank."""
         own = torch.tensor([value.grad is not None for value in self._all], dtype=torch.float32)
         self.counts = total(own).tolist() if len(own) else []
         return [value for value, count in zip(self._all, self.counts or [], strict=True) if count]
 
 
 def sparse_layers(model: nn.Module) -> list[str]:
-    """The layers which say that their gradients name rows, as `nn.Embedding(sparse=True)` does."""
+    """Return the names of layers with sparse gradients, such as `nn.Embedding(sparse=True)`."""
     return [name for name, layer in model.named_modules() if getattr(layer, "sparse", False) is True]
 
 
 def refuse_sparse_gradients(model: nn.Module) -> None:
-    """Raise if gradients cannot be laid out as one vector."""
+    """Raise if the model has sparse gradients, which cannot be flattened."""
     names = sparse_layers(model)
     if names:
         raise ArgumentError(
-            f"{', '.join(names)} of the model has sparse=True, and gradients that name rows cannot be added up by this "
-            'backend. Use sparse=False, or backend="horovod".'
+            f"{', '.join(names)} of the model has sparse=True, and this backend does not support sparse gradients. "
+            'Use sparse=False, or backend="horovod".'
         )

@@ -1,4 +1,4 @@
-"""Arrays into tensors and back: the rules that every torch path shares."""
+"""Conversion of arrays to tensors and back, shared by all torch code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orca.errors import DataError
 
 
 def tensor(array: Any) -> torch.Tensor:
-    """An array of numbers as a tensor, sharing its memory where that may be written."""
+    """Convert an array of numbers to a tensor, sharing its memory if that is writable."""
     array = np.asarray(array)
     if array.dtype == object or array.dtype.kind in "USMm":
         raise DataError(f"An array of dtype {array.dtype} cannot become a tensor. Convert it to numbers first.")
@@ -26,18 +26,21 @@ def tensor(array: Any) -> torch.Tensor:
 
 
 def feature(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A model's input. Bytes are pixels or flags, which layers want as floats; wider integers may be indices."""
-    made = tensor(array)
-    if made.is_floating_point() or made.dtype in (torch.uint8, torch.int8, torch.bool):
-        made = made.to(dtype)
-    return made
+    """Convert an array to a model input.
+
+    Bytes are pixels or flags, which layers expect as floats; wider integers may be indices and stay integers.
+    """
+    value = tensor(array)
+    if value.is_floating_point() or value.dtype in (torch.uint8, torch.int8, torch.bool):
+        value = value.to(dtype)
+    return value
 
 
 def arrays(tree: Any) -> Any:
-    """Outputs as arrays, in the model's own structure; nothing is squeezed."""
+    """Convert outputs to arrays, in the model's own structure; nothing is squeezed."""
     if isinstance(tree, torch.Tensor):
-        made = tree.detach().cpu()
-        return (made.float() if made.dtype == torch.bfloat16 else made).numpy()
+        value = tree.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     if hasattr(tree, "_asdict"):
         return {key: arrays(value) for key, value in tree._asdict().items()}
     if isinstance(tree, dict):
@@ -48,21 +51,21 @@ def arrays(tree: Any) -> Any:
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
-    """All tensors of a nested output."""
+    """Return all tensors of a nested output."""
     if isinstance(tree, torch.Tensor):
         return [tree]
     if isinstance(tree, dict):
-        return [found for value in tree.values() for found in tensors_of(value)]
+        return [leaf for value in tree.values() for leaf in tensors_of(value)]
     if isinstance(tree, list | tuple):
-        return [found for value in tree for found in tensors_of(value)]
+        return [leaf for value in tree for leaf in tensors_of(value)]
     return []
 
 
 def first_length(tree: Any) -> int:
-    """The rows of a tree of tensors."""
+    """Return the number of rows of a tree of tensors."""
     return int(tensors_of(tree)[0].shape[0])
 
 
 def float_type(model: nn.Module) -> torch.dtype:
-    """The type of a model's own numbers."""
+    """Return the dtype of a model's floating-point parameters."""
     return next((value.dtype for value in model.parameters() if value.is_floating_point()), torch.get_default_dtype())

@@ -290,7 +290,7 @@ def test_a_missing_package_names_the_command(
 @pytest.mark.parametrize(
     ("kind", "name", "example", "error", "words"),
     [
-        ("onxx", "m", np.zeros((2, 3)), ArgumentError, r"kind='onxx' .* Did you mean 'onnx'\? Known: onnx, openvino"),
+        ("onxx", "m", np.zeros((2, 3)), ArgumentError, r"kind='onxx' .* mean 'onnx'\? Supported: onnx, openvino"),
         (None, "m", np.zeros((2, 3)), ArgumentError, "kind=None .* torchscript"),
         ("torchscript", "s3://bucket/m", np.zeros((2, 3)), ArgumentError, "path='s3://bucket/m'"),
         ("torchscript", "", np.zeros((2, 3)), ArgumentError, "path=''"),

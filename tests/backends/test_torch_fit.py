@@ -348,7 +348,7 @@ def test_a_custom_step_trains_two_losses_without_labels(local: Context, sync, tm
     np.testing.assert_array_equal(again.fit({"x": x}, batch_size=16)["loss"], est.fit({"x": x}, batch_size=16)["loss"])
     with pytest.raises(ArgumentError, match="train_step= brings its own optimizer steps"):
         estimator("server", **options)
-    with pytest.raises(WorkerError, match="optimizer='maker' is not one of those made: make, judge.*Did you mean"):
+    with pytest.raises(WorkerError, match="optimizer='maker' does not exist. Optimizers: make, judge.*Did you mean"):
         estimator(sync, **{**options, "train_step": lambda step: step.minimize(step.x.sum(), "maker")}).fit({"x": x})
 
 
@@ -502,7 +502,7 @@ def test_bad_input_is_told_before_the_launch_or_by_the_rank(local: Context):
         (("staleness", 2), ("backend", "parameter_server")): 'staleness= is for mode="async"',
         (("workers", 2), ("num_workers", 2)): "Give one of",
         (("scheduler_step", "week"), ("scheduler_creator", len)): 'expected "epoch" or "step"',
-        (("optimizer", torch.optim.LBFGS), ("backend", "ps")): "cuts parameters into slices",
+        (("optimizer", torch.optim.LBFGS), ("backend", "ps")): "splits parameters into slices",
     }.items():
         with pytest.raises(ArgumentError, match=words):
             estimator(**dict(options))

@@ -280,9 +280,9 @@ def test_torchmetrics_does_not_sync_by_itself_inside_a_process_group(tmp_path: P
 @pytest.mark.parametrize(
     ("given", "target", "output", "words"),
     [
-        (classification.MulticlassAccuracy(4, average=None), FOUR, SHARES, "gives 4 numbers; .* average='macro'"),
-        (classification.BinaryROC(thresholds=5), TWO, CHANCES, "gives a tuple"),
-        (torchmetrics.MinMaxMetric(torchmetrics.MeanSquaredError()), REAL, NEAR, "gives a dict"),
+        (classification.MulticlassAccuracy(4, average=None), FOUR, SHARES, "returned 4 numbers; .* average='macro'"),
+        (classification.BinaryROC(thresholds=5), TWO, CHANCES, "returned a tuple"),
+        (torchmetrics.MinMaxMetric(torchmetrics.MeanSquaredError()), REAL, NEAR, "returned a dict"),
     ],
 )
 def test_a_value_that_is_not_one_number_is_refused_at_the_end(given: Any, target: Any, output: Any, words: str) -> None:
@@ -300,7 +300,7 @@ def test_a_value_that_is_not_one_number_is_refused_at_the_end(given: Any, target
         (torchmetrics.MeanSquaredError(), REAL, {"a": NEAR}, "outputs and received a dict"),
         (torchmetrics.MeanSquaredError(), REAL, (NEAR, NEAR), "outputs and received a tuple"),
         (torchmetrics.MeanSquaredError(), np.array(["a"]), np.zeros(1), "targets and received a <U1"),
-        (classification.BinaryAccuracy(), CHANCES, CHANCES, "BinaryAccuracy does not take targets"),
+        (classification.BinaryAccuracy(), CHANCES, CHANCES, "BinaryAccuracy does not accept targets"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(given: Any, target: Any, output: Any, words: str) -> None:
@@ -312,8 +312,8 @@ def test_arrays_that_do_not_fit_are_refused(given: Any, target: Any, output: Any
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (torchmetrics.Accuracy, r"metrics=Accuracy cannot be made .* metrics=Accuracy\(...\)"),
-        (classification.MulticlassAccuracy, "metrics=MulticlassAccuracy cannot be made"),
+        (torchmetrics.Accuracy, r"metrics=Accuracy cannot be created .* metrics=Accuracy\(...\)"),
+        (classification.MulticlassAccuracy, "metrics=MulticlassAccuracy cannot be created"),
         (torchmetrics.MeanMetric(), r"MeanMetric: its update takes \(value, weight\)"),
         (torchmetrics.SumMetric, "SumMetric: its update takes"),
         (RetrievalMAP(), r"takes \(preds, target, indexes\)"),
