@@ -1,4 +1,4 @@
-"""Keras' callbacks inside Orca's runs: called on every rank with results that are the same on all of them."""
+"""Adapts Keras callbacks to Orca's runs: they are called on every rank, with the same results on all ranks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _WRITERS = (
     keras.callbacks.TensorBoard,
     keras.callbacks.BackupAndRestore,
 )
-"""These write files: once is enough."""
-_OURS = ("epoch", "rows", "seconds", "rows_per_s", "lr")
+"""These write files, so they run on rank 0 only."""
+_ORCA_RECORDS = ("epoch", "rows", "seconds", "rows_per_s", "lr")
 
 
 def adapt(callback: object) -> Callback | None:
-    """A callback of Keras as one of ours, or None if it is none."""
+    """Wrap a Keras callback as an Orca callback; return None for other objects."""
     if not isinstance(callback, keras.callbacks.Callback):
         return None
     hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-    # LambdaCallback has its hooks in the object.
+    # LambdaCallback stores its hooks on the instance.
     if not any(
         hook in vars(callback) or getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
         for hook in hooks
@@ -37,25 +37,25 @@ def adapt(callback: object) -> Callback | None:
 
 
 class KerasCallback(Callback):
-    """One callback of Keras."""
+    """One Keras callback."""
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback
-        self._told: dict[str, Any] = {}
-        """What a checkpoint held of it."""
-        self._begun: dict[str, Any] = {}
-        """Its attributes as a run begins."""
+        self._restored: dict[str, Any] = {}
+        """The callback's attributes from a checkpoint."""
+        self._initial: dict[str, Any] = {}
+        """The callback's attributes at the beginning of a run."""
 
     @property
     def monitor(self) -> str | None:
-        """What the callback watches, if anything depends on it."""
+        """Name of the value that the callback monitors, if anything depends on it."""
         return getattr(self.callback, "monitor", None) if getattr(self.callback, "save_best_only", True) else None
 
     def _here(self, run: Run) -> bool:
         return run.rank == 0 or not isinstance(self.callback, _WRITERS)
 
     def _saves(self, unit: str) -> bool:
-        """Whether the callback may save the model after each such unit, or after a number of batches."""
+        """Whether the callback may save the model after each "epoch", or after a number of batches."""
         if not isinstance(self.callback, keras.callbacks.ModelCheckpoint | keras.callbacks.BackupAndRestore):
             return False
         return bool((self.callback.save_freq == "epoch") == (unit == "epoch"))
@@ -68,7 +68,7 @@ class KerasCallback(Callback):
         callback, model = self.callback, run.model
         model.stop_training = False
         if self._here(run) or isinstance(callback, keras.callbacks.BackupAndRestore):
-            # A backup is read by every rank, so that all go on from it.
+            # Every rank reads the backup, so that all resume from it.
             callback.set_model(model)
             callback.set_params({"verbose": 0, "epochs": run.last_epoch, "steps": run.batches})
             model._initial_epoch = None
@@ -77,9 +77,9 @@ class KerasCallback(Callback):
                 self._begin(run)
             if getattr(model, "_initial_epoch", None):
                 run.own_epoch = int(model._initial_epoch)
-        self._begun = _attributes(callback)
-        # Only now: the beginning of a run sets most callbacks back.
-        vars(callback).update(self._told)
+        self._initial = _attributes(callback)
+        # Not earlier, because on_train_begin resets most callbacks.
+        vars(callback).update(self._restored)
         self._after(run)
 
     def _begin(self, run: Run) -> None:
@@ -87,7 +87,7 @@ class KerasCallback(Callback):
         if not run.resumed or not isinstance(callback, keras.callbacks.CSVLogger):
             callback.on_train_begin({})
             return
-        append, callback.append = callback.append, True  # the lines of the epochs before stay
+        append, callback.append = callback.append, True  # keep the lines of earlier epochs
         try:
             callback.on_train_begin({})
         finally:
@@ -106,14 +106,14 @@ class KerasCallback(Callback):
         with _whole(run) if self._saves("epoch") else nullcontext():
             if self._here(run):
                 logs = _logs(run)
-                known = set(logs)
+                before = set(logs)
                 self.callback.on_epoch_end(run.epoch - 1, logs)
-                for name in set(logs) - known:
+                for name in set(logs) - before:
                     run.record[name] = float(logs[name])
         self._after(run)
 
     def state(self) -> dict[str, Any]:
-        """What the run has changed; the rest is as the user has set it, and may be set otherwise next time."""
+        """Return the attributes that the run has changed; the rest are the user's settings, which may change."""
         if isinstance(self.callback, keras.callbacks.CSVLogger):
             return {}
         settings = _settings(type(self.callback))
@@ -121,21 +121,21 @@ class KerasCallback(Callback):
             name: value
             for name, value in _attributes(self.callback).items()
             if name not in settings
-            and (name in self._told or name not in self._begun or not _same(value, self._begun[name]))
+            and (name in self._restored or name not in self._initial or not _same(value, self._initial[name]))
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self._told = state
+        self._restored = state
 
     def bring_back(self, attributes: dict[str, Any]) -> None:
         vars(self.callback).update(vars(attributes["callback"]))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "callback": _without_model(self.callback), "_told": {}, "_begun": {}}
+        return {**vars(self), "callback": _without_model(self.callback), "_restored": {}, "_initial": {}}
 
 
 class KerasCallbackOnBatches(KerasCallback):
-    """One that looks at single steps."""
+    """A Keras callback with batch hooks."""
 
     def before_run(self, run: Run) -> None:
         super().before_run(run)
@@ -153,7 +153,7 @@ class KerasCallbackOnBatches(KerasCallback):
         self._after(run)
 
     def _due(self) -> bool:
-        """Whether rank 0 saves after this step; the other ranks, which do not save, have to know."""
+        """Whether rank 0 saves after this step, which the other ranks need to know as well."""
         self._batches += 1
         if self._batches < self.callback.save_freq:
             return False
@@ -162,7 +162,7 @@ class KerasCallbackOnBatches(KerasCallback):
 
 
 class WriterOnBatches(KerasCallbackOnBatches):
-    """One that looks at single steps only to write them down."""
+    """A Keras callback with batch hooks that only writes files."""
 
     acts_on_batches = False
 
@@ -172,7 +172,7 @@ def _whole(run: Run, restores: bool = False) -> AbstractContextManager[None]:
 
 
 def _logs(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.record.items() if name not in _OURS}
+    return {name: value for name, value in run.record.items() if name not in _ORCA_RECORDS}
 
 
 def _without_model(callback: Any) -> Any:
@@ -185,7 +185,7 @@ def _without_model(callback: Any) -> Any:
 
 
 def _settings(kind: type) -> set[str]:
-    """What Keras' own callbacks are made with, which some of them turn into another form as they run."""
+    """Return the constructor arguments of Keras' own callbacks, some of which convert them while running."""
     own = [base for base in kind.__mro__ if base.__module__.startswith("keras.") and "__init__" in vars(base)]
     return {name for base in own for name in inspect.signature(base).parameters}
 

@@ -1,4 +1,4 @@
-"""TensorFlow in a rank's process: its threads, its context made anew for each gang, and its collectives."""
+"""TensorFlow in a rank's process: its threads, its context (recreated for each gang) and its collectives."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 _TRIES = 5
 PATIENCE = 1800.0
-"""Seconds that a collective waits for a rank that is slow; dead ones are noticed by the gang."""
+"""Seconds that a collective waits for a slow rank; the gang detects dead ones."""
 
 
 def prepare(context: RankContext, devices: int = 1) -> None:
-    """Have TensorFlow ready in this process, with the rank's threads and so many logical processors; once per gang."""
+    """Configure TensorFlow in this process with the rank's threads and `devices` logical CPUs, once per gang."""
     if "tensorflow" in context.memory:
         return
     context.memory["tensorflow"] = True
-    _fresh(context.place.threads, devices)
+    _reset(context.place.threads, devices)
 
 
-def _fresh(threads: int, devices: int = 1) -> None:
-    # TensorFlow takes its threads, devices and cluster only before its first operation. A process that has been in
-    # another gang starts over: what it held of that time must not be used any more.
+def _reset(threads: int, devices: int = 1) -> None:
+    # TensorFlow accepts threads, devices and cluster only before its first operation. A process that was in another
+    # gang starts over, and none of its earlier TensorFlow objects may be used again.
     if eager.context_safe() is not None:
         models.forget()
         keras.utils.clear_session()
@@ -45,25 +45,25 @@ def _fresh(threads: int, devices: int = 1) -> None:
 
 
 def join(context: RankContext) -> None:
-    """Be a member of the gang's TensorFlow cluster, for collectives."""
+    """Join the gang's TensorFlow cluster, for collectives."""
     if "tensorflow.cluster" in context.memory:
         return
     place = context.place
     problem: str | None = None
     for _ in range(_TRIES):
-        # TensorFlow wants to open the port itself; should somebody take it in between, all ranks try others.
+        # TensorFlow opens the port itself; if another process takes it first, all ranks try other ports.
         addresses = context.allgather(f"{place.address}:{_free_port(place.address)}")
         try:
             _enable(addresses, place.rank)
             problem = None
         except (tf.errors.OpError, RuntimeError) as error:
             problem = str(error)
-        problems = [told for told in context.allgather(problem) if told is not None]
+        problems = [report for report in context.allgather(problem) if report is not None]
         if not problems:
             context.memory["tensorflow.cluster"] = True
             return
         problem = problems[0]
-        _fresh(place.threads)
+        _reset(place.threads)
     raise RuntimeError(f"TensorFlow's server did not start on any of {_TRIES} ports: {problem}")
 
 
@@ -85,7 +85,7 @@ def _enable(addresses: list[str], rank: int) -> None:
             default_session_config=handle.config,
         )
     )
-    # TensorFlow would open the port only with its first operation, when nobody can try another one any more.
+    # Otherwise TensorFlow opens the port with its first operation, when it is too late to try another one.
     handle.ensure_initialized()
 
 

@@ -1,4 +1,4 @@
-"""What differs between the libraries that Keras runs on, as far as replicas have to know: TensorFlow and torch."""
+"""The operations that replicas need and that differ between Keras on TensorFlow and Keras on torch."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import numpy as np
 
 
 class Engine(ABC):
-    """One of the libraries."""
+    """A library that Keras runs on."""
 
     @abstractmethod
     def tensor(self, array: Any) -> Any:
-        """An array as a tensor."""
+        """Convert an array to a tensor."""
 
     @abstractmethod
     def dense(self, gradient: Any) -> Any:
-        """A gradient as a tensor, one that names only some rows included."""
+        """Convert a gradient, which may be sparse, to a dense tensor."""
 
     @abstractmethod
     def value_of(self, variable: Any) -> np.ndarray[Any, Any]:
-        """A variable's value, one that is spread over devices included."""
+        """Return the value of a variable, which may be distributed over devices."""
 
     @abstractmethod
     def function(self, step: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
-        """A step made quick to call."""
+        """Turn a step into a graph function where the library has them."""
 
     @abstractmethod
     def seed(self, number: int) -> None:
-        """Start the library's own random numbers."""
+        """Seed the library's random numbers."""
 
 
 class TensorFlow(Engine):
@@ -49,7 +49,7 @@ class TensorFlow(Engine):
     def function(self, step: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
         import tensorflow as tf
 
-        # As in Keras: branches on tensors in a custom step are the user's own to write.
+        # As in Keras, custom steps are not converted by AutoGraph.
         return tf.function(step, autograph=False, jit_compile=compiled, reduce_retracing=True)  # type: ignore[no-any-return]
 
     def seed(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Writes Keras models for other programs: SavedModel, ONNX, OpenVINO."""
+"""Exports Keras models to SavedModel, ONNX and OpenVINO."""
 
 from __future__ import annotations
 
@@ -17,15 +17,25 @@ from orca.shards.tree import leaves, tree_map
 
 _NEEDS = {"savedmodel": (), "onnx": ("tf2onnx", "onnx"), "openvino": ("openvino",)}
 _SUFFIXES = {"savedmodel": "", "onnx": ".onnx", "openvino": ".xml"}
-_SAME = {"saved_model": "savedmodel", "tf_saved_model": "savedmodel"}
+_ALIASES = {"saved_model": "savedmodel", "tf_saved_model": "savedmodel"}
 
 
 def export(model: Any, kind: str, path: str, example: Any) -> str:
-    """Write the model and return the path written; the number of rows stays open."""
-    kind = _SAME.get(kind, kind)
+    """Export a model with a dynamic number of rows.
+
+    Args:
+        model: The Keras model.
+        kind: "savedmodel", "onnx" or "openvino".
+        path: File or folder to write; the suffix of the kind is added if it is missing.
+        example: A few rows as for `predict`.
+
+    Returns:
+        The path written, with its suffix.
+    """
+    kind = _ALIASES.get(kind, kind)
     if kind not in _NEEDS:
-        known = ", ".join(f'"{name}"' for name in _NEEDS)
-        raise ArgumentError(f"export({kind!r}): expected one of {known} for Keras." + suggest(kind, _NEEDS))
+        kinds = ", ".join(f'"{name}"' for name in _NEEDS)
+        raise ArgumentError(f"export({kind!r}): expected one of {kinds} for Keras." + suggest(kind, _NEEDS))
     for package in _NEEDS[kind]:
         try:
             __import__(package)
@@ -37,7 +47,7 @@ def export(model: Any, kind: str, path: str, example: Any) -> str:
     suffix = _SUFFIXES[kind]
     if suffix and not path.endswith(suffix):
         path += suffix
-    # Keras exports only what has been called.
+    # Keras exports only models that have been called.
     output = model(tree_map(keras.ops.convert_to_tensor, example), training=False)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     # Keras and its converters print their progress.
@@ -59,17 +69,19 @@ def _openvino(model: Any, path: str, example: Any, output: Any) -> None:
 
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
         model.export(folder, format="tf_saved_model", verbose=False)
-        made = openvino.convert_model(folder)
-        # A SavedModel sorts its inputs and outputs by name; the file has them in the model's own order.
+        converted = openvino.convert_model(folder)
+        # A SavedModel sorts its inputs and outputs by name; restore the model's own order.
         own = getattr(model, "inputs", None) or ()
         ins = list(example) if isinstance(example, dict) else [tensor.name for tensor in own]
         outs = [f"output_{name}" if name.isdigit() else name for name, _ in leaves(output)]
-        parameters = _sorted(made.get_parameters(), made.inputs, ins)
-        made = openvino.Model(_sorted(made.get_results(), made.outputs, outs), parameters, made.get_friendly_name())
-        openvino.save_model(made, path, compress_to_fp16=False)
+        parameters = _sorted(converted.get_parameters(), converted.inputs, ins)
+        converted = openvino.Model(
+            _sorted(converted.get_results(), converted.outputs, outs), parameters, converted.get_friendly_name()
+        )
+        openvino.save_model(converted, path, compress_to_fp16=False)
 
 
 def _sorted(nodes: list[Any], ports: list[Any], names: list[str]) -> list[Any]:
-    """The nodes in the order of these names, if they are called so."""
-    found = {name: node for node, port in zip(nodes, ports, strict=True) for name in port.get_names()}
-    return [found[name] for name in names] if len(names) == len(nodes) and set(names) <= set(found) else list(nodes)
+    """Return the nodes in the order of these names, if they match."""
+    by_name = {name: node for node, port in zip(nodes, ports, strict=True) for name in port.get_names()}
+    return [by_name[name] for name in names] if len(names) == len(nodes) and set(names) <= set(by_name) else list(nodes)

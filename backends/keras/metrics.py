@@ -1,4 +1,4 @@
-"""The metrics of a compiled Keras model as sums that add up over the ranks."""
+"""The metrics of a compiled Keras model, as sums that can be reduced over the ranks."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from orca.backends.keras.engine import engine
 
 
 class KerasMetrics(OwnMetrics):
-    """The metrics a model was compiled with, its loss among them."""
+    """The metrics that a model was compiled with, including its loss."""
 
-    def __init__(self, model: Any, started: Callable[[], None]) -> None:
+    def __init__(self, model: Any, on_load: Callable[[], None]) -> None:
         self._model = model
-        self._started = started
+        self._on_load = on_load
         self._names: set[str] | None = None
         self._earlier: list[Any] | None = None
-        """Sums that were loaded before the metrics had variables, which they make with the first row."""
+        """Sums that were loaded before the metrics had variables, which are created with the first row."""
 
     @property
     def names(self) -> set[str]:
-        """The names of all results."""
+        """Names of all results."""
         if self._names is not None:
             return self._names
-        found = {metric.name for metric in self._model.metrics}
+        names = {metric.name for metric in self._model.metrics}
         if self._built():
-            found = self._names = found | set(self._model.get_metrics_result())
-        return found
+            names = self._names = names | set(self._model.get_metrics_result())
+        return names
 
     @property
     def keeps_loss(self) -> bool:
-        """Whether a metric of the user's own is called loss."""
+        """Whether a user's metric is named "loss"."""
         tracker = self._model._loss_tracker
         return any(metric.name == "loss" and metric is not tracker for metric in self._model.metrics)
 
@@ -47,34 +47,34 @@ class KerasMetrics(OwnMetrics):
     def reset(self) -> None:
         self._earlier = None
         self._model.reset_metrics()
-        self._started()
+        self._on_load()
 
     def sums(self) -> list[Any]:
-        now, earlier = [engine.value_of(variable) for variable in self._variables()], self._earlier
+        current, earlier = [engine.value_of(variable) for variable in self._variables()], self._earlier
         if earlier is None:
-            return now
-        # Without variables there was no row since.
-        return earlier if len(now) < len(earlier) else [old + new for old, new in zip(earlier, now, strict=True)]
+            return current
+        # Without variables there has been no row since.
+        return earlier if len(current) < len(earlier) else [a + b for a, b in zip(earlier, current, strict=True)]
 
     def load(self, sums: list[Any]) -> None:
         variables = self._variables()
         self._earlier = sums if len(variables) < len(sums) else None
         if self._earlier is None:
-            # Variables that are newer than the sums start from nothing.
+            # Variables created after the sums were taken start from zero.
             self._model.reset_metrics()
             for variable, value in zip(variables, sums, strict=False):
                 variable.assign(value)
-        self._started()
+        self._on_load()
 
     def results(self, sums: list[Any]) -> dict[str, float]:
         self.load(sums)
         if not self._built():
             return {}
-        found = {name: _number(value) for name, value in self._model.get_metrics_result().items()}
+        results = {name: _number(value) for name, value in self._model.get_metrics_result().items()}
         if not self.keeps_loss and not engine.value_of(self._model._loss_tracker.count):
-            # Nobody has told the model its loss.
-            found.pop("loss", None)
-        return found
+            # The tracker has received no loss.
+            results.pop("loss", None)
+        return results
 
 
 def _number(value: Any) -> float:

@@ -1,4 +1,4 @@
-"""MirroredStrategy: one process whose devices each hold a copy of the model and take a part of every step."""
+"""MirroredStrategy: one process whose devices each hold a copy of the model and compute a part of every step."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from orca.shards.tree import row_count, take_rows
 
 
 class Devices(Reducer):
-    """The devices of a strategy, asked from inside the step of one of them."""
+    """Reduces over the devices of a strategy, from within the step of one device."""
 
     def __init__(self, world: int) -> None:
         self.world = world
 
-    def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
+    def sums(self, tensors: Sequence[Any], site: str, scale: Any = None) -> list[Any]:
         replica = tf.distribute.get_replica_context()
         return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, list(scaled(tensors, scale))))
 
@@ -37,10 +37,10 @@ class MirroredReplica(KerasReplica):
         self._strategy = tf.distribute.MirroredStrategy([f"/{kind}:{number}" for number in range(devices)])
         self._devices = devices
         self._prepared = False
-        self._seen: dict[str, Any] | None = None
-        """The weights that optimizers are called with, while somebody looks."""
+        self._recorded: dict[str, Any] | None = None
+        """The weights that optimizers are called with, while they are being recorded."""
         self._own = threading.local()
-        """What the step on one device knows: each has a thread, and they take turns wherever they meet."""
+        """State of the step on one device: each device has a thread, and they alternate at every reduction."""
         with self._strategy.scope():
             super().__init__(make_model(), Devices(devices) if devices > 1 else None)
         self._reduce_once()
@@ -50,7 +50,7 @@ class MirroredReplica(KerasReplica):
         self._reduce_once()
 
     def _reduce_once(self) -> None:
-        """The gradients that reach an optimizer, and the one inside it, are sums already."""
+        """Keep optimizers, including inner ones, from summing gradients that are already summed."""
         for optimizer in self._optimizers.values():
             for part in (optimizer, getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "optimizers", ())):
                 if part is not None:
@@ -60,13 +60,13 @@ class MirroredReplica(KerasReplica):
         super()._hook(name, optimizer)
         apply = optimizer.apply
 
-        def watched(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-            if self._seen is None or trainable_variables is None:
+        def apply_or_record(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+            if self._recorded is None or trainable_variables is None:
                 return apply(grads, trainable_variables)
-            self._seen[name] = list(trainable_variables)
+            self._recorded[name] = list(trainable_variables)
             return None
 
-        optimizer.apply = watched
+        optimizer.apply = apply_or_record
 
     def _weight(self) -> Any:
         return self._own.weight
@@ -76,7 +76,7 @@ class MirroredReplica(KerasReplica):
             super().load_state(state)
 
     def settle(self) -> None:
-        """Running statistics become the mean over the devices, each of which has kept its own."""
+        """Replace running statistics, which each device keeps separately, with their mean over the devices."""
         for variable in self._statistics():
             parts = self._strategy.experimental_local_results(variable.value)
             variable.assign(sum(np.asarray(part) for part in parts) / len(parts))
@@ -97,49 +97,49 @@ class MirroredReplica(KerasReplica):
 
     def _run(self, name: str, data: Any, class_weight: Any = None) -> Outcome:
         rows, devices = row_count(data), self._devices
-        # With fewer rows than devices all of them compute the same rows, which then count once.
+        # With fewer rows than devices, all devices compute the same rows, which then count once.
         same = rows < devices
         cuts = [(0, rows)] * devices if same else [share(rows, device, devices) for device in range(devices)]
         parts = [self._data(take_rows(data, low, high), class_weight) for low, high in cuts]
         scales = [1 / devices if same else (high - low) / rows for low, high in cuts]
         if not self._prepared:
-            # Metrics make their variables when they first see data, which a strategy allows only outside its steps.
+            # Metrics create their variables with the first data, which a strategy allows only outside its steps.
             self._prepared = True
             with self._strategy.scope():
                 self._model._symbolic_build(data_batch=parts[0])
-        kept = self._sums() if same and devices > 1 else None
-        given = self._values(parts), self._values([tf.constant(scale, tf.float32) for scale in scales])
+        sums = self._sums() if same and devices > 1 else None
+        arguments = self._values(parts), self._values([tf.constant(scale, tf.float32) for scale in scales])
         step = self._function(name)
         if name == "train" and not all(optimizer.built for optimizer in self._optimizers.values()):
-            self._build_optimizers(step, given)
-        logs = step(*given)
-        if kept is not None:
+            self._build_optimizers(step, arguments)
+        logs = step(*arguments)
+        if sums is not None:
             assert self.own_metrics is not None
             before = self._before
             now = self._sums()
-            self.own_metrics.load([old + (new - old) / devices for old, new in zip(kept, now, strict=True)])
+            self.own_metrics.load([old + (new - old) / devices for old, new in zip(sums, now, strict=True)])
             self._before = before
-        found = self._strategy.experimental_local_results(logs)
+        results = self._strategy.experimental_local_results(logs)
         sizes = [1 if same else high - low for low, high in cuts]
-        shown = {
-            key: sum(float(part[key]) * size for part, size in zip(found, sizes, strict=True)) / sum(sizes)
-            for key in found[0]
-            if np.ndim(found[0][key]) == 0
+        means = {
+            key: sum(float(part[key]) * size for part, size in zip(results, sizes, strict=True)) / sum(sizes)
+            for key in results[0]
+            if np.ndim(results[0][key]) == 0
         }
-        return self._outcome(shown, self._loss_so_far(), rows)
+        return self._outcome(means, self._loss_so_far(), rows)
 
-    def _build_optimizers(self, step: Any, given: Any) -> None:
-        """Make the slots of optimizers that wait for their first step, where a strategy does not allow it."""
+    def _build_optimizers(self, step: Any, arguments: Any) -> None:
+        """Create the slots of optimizers that would do so in their first step, where a strategy forbids it."""
         if not isinstance(step, tf.types.experimental.PolymorphicFunction):
             return
-        seen: dict[str, Any] = {}
-        self._seen = seen
+        recorded: dict[str, Any] = {}
+        self._recorded = recorded
         try:
-            tf.function(step.python_function, autograph=False).get_concrete_function(*given)
+            tf.function(step.python_function, autograph=False).get_concrete_function(*arguments)
         finally:
-            self._seen = None
+            self._recorded = None
         with self._strategy.scope():
-            for name, variables in seen.items():
+            for name, variables in recorded.items():
                 if not self._optimizers[name].built:
                     self._optimizers[name].build(variables)
         self._reduce_once()
@@ -166,10 +166,10 @@ class MirroredReplica(KerasReplica):
 
 @contextmanager
 def _plain_means() -> Iterator[None]:
-    """Have Keras leave losses as they are, where it divides its own, but not a user's, by the number of devices."""
-    kept = losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution
+    """Keep Keras from dividing its own losses, but not a user's, by the number of devices."""
+    originals = losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution
     losses.scale_loss_for_distribution = losses.unscale_loss_for_distribution = lambda value: value
     try:
         yield
     finally:
-        losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = kept
+        losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = originals

@@ -30,7 +30,7 @@ from orca.shards.tree import row_count, take_rows, tree_map
 
 
 class KerasReplica(Replica):
-    """Trains, scores and predicts with one model, by its own ``train_step``, ``test_step`` and ``predict_step``."""
+    """Trains, scores and predicts with one model, using its ``train_step``, ``test_step`` and ``predict_step``."""
 
     gives_outputs = False  # the model keeps its own metrics
 
@@ -41,11 +41,11 @@ class KerasReplica(Replica):
         self._options = StepOptions()
         self._scale: Any = None
         self._scales: dict[float, Any] = {}
-        """The last step's scale as a tensor: nearly all steps have the same."""
+        """The last step's scale as a tensor, because nearly all steps have the same scale."""
         self._applied = 0
         self._pending: State | None = None
         self._inputs: Any = None
-        """Features without rows, of a model that has learnt its shapes from them."""
+        """Features without rows, for a model that has inferred its shapes from them."""
         self._optimizers = optimizers_of(model) if self._trains else {}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._before = (0.0, 0.0)
@@ -67,7 +67,7 @@ class KerasReplica(Replica):
     # -- building
 
     def survey(self, data: Any) -> Any:
-        """Two rows for a model that learns its shapes from the data."""
+        """Check rows, and return two of them for a model that infers its shapes from the data."""
         check_rows(self._model, data)
         if self._model.built or not isinstance(data, dict):
             return None
@@ -84,7 +84,7 @@ class KerasReplica(Replica):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Once all weights are there: the optimizers' slots, and what was loaded before."""
+        """Create the optimizers' slots and load the pending state, once all weights exist."""
         for name, optimizer in self._optimizers.items():
             if not optimizer.built and name == "optimizer":
                 optimizer.build(self._model.trainable_variables)
@@ -93,48 +93,48 @@ class KerasReplica(Replica):
             self.load_state(pending)
 
     def _hook(self, name: str, optimizer: Any) -> None:
-        """Have the optimizer use gradients of all ranks, and limit them."""
+        """Make the optimizer reduce gradients over all ranks and clip them."""
         apply = optimizer.apply
 
-        def together(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-            place = f"{name} {self._applied}"
+        def reduce_and_apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+            site = f"{name} {self._applied}"
             self._applied += 1
-            return apply(self._shared(list(grads), place, optimizer), trainable_variables)
+            return apply(self._reduced(list(grads), site, optimizer), trainable_variables)
 
-        optimizer.apply = together
+        optimizer.apply = reduce_and_apply
 
-    def _shared(self, grads: list[Any], place: str, optimizer: Any) -> list[Any]:
-        there = [index for index, value in enumerate(grads) if value is not None]
-        for index in there:
-            # Keras' own optimizers square the parts of a row that a batch names twice, and add up the squares. A
-            # whole gradient gives the step that its definition says, with one rank as with several.
+    def _reduced(self, grads: list[Any], site: str, optimizer: Any) -> list[Any]:
+        present = [index for index, value in enumerate(grads) if value is not None]
+        for index in present:
+            # For a row that occurs twice in a sparse gradient, Keras' optimizers sum the squares of its parts. A dense
+            # gradient gives the update as it is defined, with any number of ranks.
             grads[index] = engine.dense(grads[index])
         if self._reducer.world > 1:
-            own = [grads[index] for index in there]
-            for index, value in zip(there, self._reducer.sums(own, place, self._weight()), strict=True):
+            own = [grads[index] for index in present]
+            for index, value in zip(present, self._reducer.sums(own, site, self._weight()), strict=True):
                 grads[index] = value
         if self._options.clip_value is not None or self._options.clip_norm is not None:
-            self._clip(grads, there, optimizer)
+            self._clip(grads, present, optimizer)
         return grads
 
     def _weight(self) -> Any:
-        """This rank's share of the step's rows, inside the step."""
+        """Return this rank's share of the step's rows, within the step."""
         return self._scale
 
-    def _clip(self, grads: list[Any], there: list[int], optimizer: Any) -> None:
-        # A loss that is scaled against underflow has gradients that are: their limits have to be, too.
+    def _clip(self, grads: list[Any], present: list[int], optimizer: Any) -> None:
+        # If the loss is scaled against underflow, so are the gradients, and the limits must be too.
         scale = optimizer.scale_loss(1.0)
         low_high, limit = self._options.clip_value, self._options.clip_norm
         if low_high is not None:
-            for index in there:
+            for index in present:
                 value = grads[index]
                 clipped = ops.clip(value, *(ops.cast(bound * scale, value.dtype) for bound in low_high))
-                # The optimizer has to see an overflow, to drop the step.
+                # The optimizer must see an overflow to skip the step.
                 grads[index] = ops.where(ops.isfinite(value), clipped, value)
         if limit is not None:
-            norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(grads[index], "float32"))) for index in there))
+            norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(grads[index], "float32"))) for index in present))
             factor = limit * scale / ops.maximum(norm, limit * scale)
-            for index in there:
+            for index in present:
                 grads[index] = grads[index] * ops.cast(factor, grads[index].dtype)
 
     # -- steps
@@ -164,12 +164,12 @@ class KerasReplica(Replica):
 
         if getattr(model, "run_eagerly", False):
             return step
-        # XLA does not know the ranks' sums, so that only a step without them can be compiled by it.
+        # XLA does not support the reductions over ranks, so it compiles only steps without them.
         compiled = bool(getattr(model, "jit_compile", False)) and (name != "train" or self._reducer.world == 1)
         return engine.function(step, compiled)
 
     def _tracked(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """A step that also tells where Keras' own mean of the loss stands."""
+        """Wrap a step to also return the total and count of Keras' own mean loss."""
         tracker = self._model._loss_tracker
 
         def tracked(data: Any) -> Any:
@@ -181,14 +181,14 @@ class KerasReplica(Replica):
     def train_step(self, batch: Batch, want_output: bool) -> Outcome:
         data = self._data(batch.data, self._options.class_weight)
         scale = 0.0 if batch.filler else batch.rows / batch.total
-        kept = self._sums() if batch.filler else None
+        saved = self._sums() if batch.filler else None
         if scale not in self._scales:
             self._scales = {scale: engine.tensor(np.float32(scale))}
         logs, loss = self._function("train")(data, self._scales[scale])
-        if kept is not None:
-            # Rows that only keep this rank in step count for nothing.
+        if saved is not None:
+            # Filler rows only keep this rank in lockstep and must not count.
             assert self.own_metrics is not None
-            self.own_metrics.load(kept)
+            self.own_metrics.load(saved)
             return Outcome(0.0, 0.0)
         return self._outcome(logs, loss, batch.rows)
 
@@ -216,8 +216,8 @@ class KerasReplica(Replica):
         logs = logs if isinstance(logs, dict) else {}
         if count > last_count or total != total:
             return Outcome(total - last_total, count - last_count, extra=self._extra(logs, rows))
-        # A step of the user's own may leave Keras' mean alone. What it returns is then the loss of these rows, unless a
-        # metric of its own is called so, which keeps the mean by itself.
+        # A custom step need not update Keras' mean. It then returns the loss of these rows, unless the model has a
+        # metric named "loss", which tracks the mean itself.
         assert isinstance(self.own_metrics, KerasMetrics)
         extra, own = self._extra(logs, rows), float(logs["loss"]) if "loss" in logs else None
         if own is None or self.own_metrics.keeps_loss:
@@ -225,12 +225,12 @@ class KerasReplica(Replica):
         return Outcome(own * rows, rows, extra=extra)
 
     def _extra(self, logs: dict[str, Any], rows: int) -> dict[str, float]:
-        """Values of a custom step that no metric of the model stands for."""
+        """Return the values of a custom step that are not metrics of the model."""
         assert isinstance(self.own_metrics, KerasMetrics)
-        known = self.own_metrics.names
-        if logs.keys() <= known:
+        metrics = self.own_metrics.names
+        if logs.keys() <= metrics:
             return {}
-        return {name: float(value) * rows for name, value in logs.items() if name not in known and _is_number(value)}
+        return {name: float(value) * rows for name, value in logs.items() if name not in metrics and _is_number(value)}
 
     def _forget_loss(self) -> None:
         self._before = self._loss_so_far()
@@ -250,8 +250,9 @@ class KerasReplica(Replica):
         if class_weight is not None:
             by_class = _class_weights(data["y"], class_weight)
             weights = by_class if weights is None else np.asarray(weights, "f4").reshape(-1) * by_class
-        made = None if weights is None else engine.tensor(np.asarray(weights, "f4").reshape(-1))
-        return tree_map(_tensor, data["x"]), tree_map(_tensor, data["y"]), made
+        if weights is not None:
+            weights = engine.tensor(np.asarray(weights, "f4").reshape(-1))
+        return tree_map(_tensor, data["x"]), tree_map(_tensor, data["y"]), weights
 
     # -- state
 
@@ -263,16 +264,18 @@ class KerasReplica(Replica):
             state["inputs"] = self._inputs
         if self._optimizers:
             state["optimizer"] = {name: self._optimizer_state(name) for name in self._optimizers}
-            # One of several optimizers has slots for some weights only.
-            state["weights_of"] = {name: weights_of(made, self._model) for name, made in self._optimizers.items()}
+            # Each of several optimizers has slots for only some weights.
+            state["weights_of"] = {name: weights_of(one, self._model) for name, one in self._optimizers.items()}
         return state
 
     def _optimizer_state(self, name: str) -> list[Any]:
         return optimizer_state(self._optimizers[name])
 
     def whole_optimizer(self, restores: bool = False) -> AbstractContextManager[None]:
-        """Have the model hold an optimizer with all slots for a while, for who saves or restores the model itself;
-        to be called on all ranks at the same place."""
+        """Give the model an optimizer with all slots within this context, for callers that save or restore the model.
+
+        To be entered on all ranks together.
+        """
         return nullcontext()
 
     def load_state(self, state: State) -> None:
@@ -303,7 +306,7 @@ class KerasReplica(Replica):
         return self._reducer.total(float(flag)) > 0
 
     def settle(self) -> None:
-        """Running statistics become the mean over the ranks."""
+        """Replace running statistics with their mean over the ranks."""
         if self._reducer.world == 1:
             return
         values = self._statistics()
@@ -315,10 +318,10 @@ class KerasReplica(Replica):
                 variable.assign(value / self._reducer.world)
 
     def _statistics(self) -> list[Any]:
-        """Weights that change without gradients; what was made to be trained, and is frozen, does not."""
-        frozen = {id(value) for layer in self._model._flatten_layers() for value in layer._trainable_variables}
-        found = [value for value in self._model.non_trainable_weights if id(value) not in frozen]
-        return [value for value in found if "float" in str(value.dtype)]
+        """Return the weights that change without gradients, which frozen trainable weights do not."""
+        trainable = {id(value) for layer in self._model._flatten_layers() for value in layer._trainable_variables}
+        statistics = [value for value in self._model.non_trainable_weights if id(value) not in trainable]
+        return [value for value in statistics if "float" in str(value.dtype)]
 
     def learning_rate(self) -> float | None:
         optimizer = self.inner_optimizer
@@ -326,7 +329,7 @@ class KerasReplica(Replica):
 
 
 def build_on(model: Any, features: Any) -> None:
-    """Show a model what its inputs look like, by one row of zeros."""
+    """Build a model by calling it on one row of zeros with the shapes of these features."""
     row = tree_map(lambda array: np.zeros((1, *np.shape(array)[1:]), np.asarray(array).dtype), features)
     model(tree_map(_tensor, row), training=False)
 
@@ -345,7 +348,7 @@ def _tensor(array: Any) -> Any:
 
 
 def _plain(outputs: Any) -> Any:
-    """Outputs in the structures that everybody knows."""
+    """Convert outputs to plain dicts and lists."""
     if isinstance(outputs, dict):
         return {str(name): _plain(value) for name, value in outputs.items()}
     if isinstance(outputs, list | tuple):
@@ -358,7 +361,7 @@ def _class_weights(labels: Any, weights: Any) -> np.ndarray[Any, Any]:
         raise DataError("class_weight= is for a model with one output.")
     labels = np.asarray(labels)
     classes = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.reshape(-1)
-    found = np.ones(len(classes), "f4")
+    by_row = np.ones(len(classes), "f4")
     for label, weight in weights.items():
-        found[classes == label] = weight
-    return found
+        by_row[classes == label] = weight
+    return by_row

@@ -1,4 +1,4 @@
-"""Keras' settings of a whole process, which a user's function may change for its own model."""
+"""Keras' process-wide settings, which a user's function may change for its own model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 
-def _now() -> tuple[Any, str, str]:
+def _current() -> tuple[Any, str, str]:
     return keras.config.dtype_policy(), keras.config.floatx(), keras.config.image_data_format()
 
 
@@ -20,18 +20,18 @@ def _use(settings: tuple[Any, str, str]) -> None:
     keras.config.set_image_data_format(image_data_format)
 
 
-_FIRST = _now()
+_INITIAL = _current()
 
 
 def start_over() -> None:
-    """Have the settings that this process had before any model was made in it."""
-    _use(_FIRST)
+    """Restore the settings that this process had before any model was created in it."""
+    _use(_INITIAL)
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Put back afterwards what is changed meanwhile."""
-    before = _now()
+    """Restore the current settings when the context ends."""
+    before = _current()
     try:
         yield
     finally:

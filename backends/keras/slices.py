@@ -1,4 +1,4 @@
-"""The parameter server in step: every rank owns a slice of all weights and is the only one that updates it."""
+"""The synchronous parameter server: each rank owns a slice of all weights, which only that rank updates."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from orca.backends.keras.replica import KerasReplica
 from orca.backends.keras.state import load_optimizers, optimizer_state
 from orca.errors import ArgumentError, DataError
 
-_WHOLE = ("Lamb", "Adafactor", "Muon", "LossScaleOptimizer", "MultiOptimizer")
+_NOT_ELEMENTWISE = ("Lamb", "Adafactor", "Muon", "LossScaleOptimizer", "MultiOptimizer")
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raise if the optimizer looks at more than one number of a weight at a time."""
+    """Raise if the optimizer does not update elementwise."""
     name = type(optimizer).__name__
     problem = None
-    if name in _WHOLE:
-        problem = f"{name} looks at whole weights"
+    if name in _NOT_ELEMENTWISE:
+        problem = f"{name} needs whole weights"
     elif optimizer.clipnorm:
-        problem = "clipnorm= looks at whole weights (global_clipnorm= is fine)"
+        problem = "clipnorm= needs whole weights (global_clipnorm= is supported)"
     elif optimizer.use_ema:
-        problem = "use_ema= keeps averages of whole weights"
+        problem = "use_ema= averages whole weights"
     elif any(getattr(optimizer, f"_exclude_from_weight_decay{part}", None) for part in ("", "_pattern")):
-        problem = "exclude_from_weight_decay looks at whole weights"
+        problem = "exclude_from_weight_decay needs whole weights"
     if problem is not None:
         raise ArgumentError(
             f'backend="parameter_server" updates slices: {problem}. Use backend="multiworker" or "horovod".'
@@ -39,7 +39,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 class Slice:
-    """This rank's part of the weights, and an optimizer for nothing else."""
+    """This rank's slice of the weights, and an optimizer for this slice only."""
 
     def __init__(self, outer: Any, variables: Sequence[Any], reducer: Collective, rank: int) -> None:
         self.outer = outer
@@ -47,14 +47,16 @@ class Slice:
         self._reducer = reducer
         self._sizes = [int(np.prod(variable.shape)) for variable in self.variables]
         self._ends = np.cumsum(self._sizes).tolist()
-        kinds = {str(variable.dtype) for variable in self.variables}
-        if len(kinds) > 1:
-            raise ArgumentError(f'backend="parameter_server" needs weights of one type; the model has {sorted(kinds)}.')
+        dtypes = {str(variable.dtype) for variable in self.variables}
+        if len(dtypes) > 1:
+            raise ArgumentError(
+                f'backend="parameter_server" needs weights of one dtype; the model has {sorted(dtypes)}.'
+            )
         self._chunk = -(-sum(self._sizes) // reducer.world)
         self._padding = self._chunk * reducer.world - sum(self._sizes)
         self._start = self._chunk * rank
         self._limit = outer.global_clipnorm
-        self.part = keras.Variable(np.zeros(self._chunk, kinds.pop()), name="slice")
+        self.part = keras.Variable(np.zeros(self._chunk, dtypes.pop()), name="slice")
         config = {**outer.get_config(), "global_clipnorm": None}
         self.inner = type(outer).from_config(config)
         owners = _build(self.inner, [self.part])
@@ -63,32 +65,32 @@ class Slice:
         self._layout = _build(self._fresh(), self.variables)
         if self._layout.count(None) != len(self._rest):
             raise ArgumentError(
-                f'backend="parameter_server" cannot cut up the state of {type(outer).__name__}, which is neither one '
-                'for all weights nor of the form of a weight. Use backend="multiworker" or "horovod".'
+                f'backend="parameter_server" cannot slice the state of {type(outer).__name__}, which is neither shared '
+                'by all weights nor shaped like a weight. Use backend="multiworker" or "horovod".'
             )
 
-    def apply(self, grads: Sequence[Any], variables: Sequence[Any] | None, place: str) -> None:
-        """Use gradients, which are sums already: update the own slice and put all slices together."""
+    def apply(self, grads: Sequence[Any], variables: Sequence[Any] | None, site: str) -> None:
+        """Apply gradients that are already reduced: update this rank's slice and gather all slices."""
         outer, inner = self.outer, self.inner
         ordered = self._in_order(grads, variables)
-        there = [grad is not None for grad in ordered]
+        present = [grad is not None for grad in ordered]
         values = [
             tf.zeros_like(variable.value) if grad is None else grad
             for variable, grad in zip(self.variables, ordered, strict=True)
         ]
         if self._limit:
-            # The inner optimizer takes the scale of the loss away.
+            # The inner optimizer removes the loss scale.
             values, _ = tf.clip_by_global_norm(values, outer.scale_loss(self._limit))
         if not isinstance(getattr(outer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule):
             inner.learning_rate.assign(outer.learning_rate)
         self.part.assign(self._own(variable.value for variable in self.variables))
         parts = [self.part, *self._slots]
-        before = [] if all(there) else [tf.identity(part.value) for part in parts]
+        before = [] if all(present) else [tf.identity(part.value) for part in parts]
         inner.apply([self._own(values)], [self.part])
         for part, old in zip(parts, before, strict=False):
-            # As everywhere in Keras, a weight without a gradient stays, and so do its slots.
-            part.assign(tf.where(self._mask(there), part.value, old))
-        everything = self._reducer.gather(tf.convert_to_tensor(self.part.value), place)
+            # As elsewhere in Keras, a weight without a gradient does not change, and neither do its slots.
+            part.assign(tf.where(self._mask(present), part.value, old))
+        everything = self._reducer.gather(tf.convert_to_tensor(self.part.value), site)
         pieces = tf.split(everything[: sum(self._sizes)], self._sizes)
         for variable, piece in zip(self.variables, pieces, strict=True):
             variable.assign(tf.reshape(piece, variable.shape))
@@ -97,18 +99,18 @@ class Slice:
         outer._iterations.assign_add(1)
 
     def _in_order(self, grads: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
-        """One gradient for each weight of the slice, None where a step gives none."""
-        given = dict(zip(map(id, self.variables if variables is None else variables), grads, strict=True))
-        ordered = [given.pop(id(variable), None) for variable in self.variables]
-        if given:
+        """Return one gradient per weight, None where the step has none."""
+        by_weight = dict(zip(map(id, self.variables if variables is None else variables), grads, strict=True))
+        ordered = [by_weight.pop(id(variable), None) for variable in self.variables]
+        if by_weight:
             raise ArgumentError(
-                'backend="parameter_server": optimizer.apply was called with weights that are not among the trainable '
-                'ones of the model as training began. Use backend="multiworker" or "horovod".'
+                'backend="parameter_server": optimizer.apply was called with weights that were not trainable when '
+                'training began. Use backend="multiworker" or "horovod".'
             )
         return ordered
 
-    def _mask(self, there: list[bool]) -> Any:
-        flat = np.pad(np.repeat(there, self._sizes), (0, self._padding))
+    def _mask(self, present: list[bool]) -> Any:
+        flat = np.pad(np.repeat(present, self._sizes), (0, self._padding))
         return flat[self._start : self._start + self._chunk]
 
     def _own(self, tensors: Any) -> tf.Tensor:
@@ -116,28 +118,28 @@ class Slice:
         return tf.pad(flat, [[0, self._padding]])[self._start : self._start + self._chunk]
 
     def state(self) -> list[Any]:
-        """The state of one optimizer over all weights, as every other backend has it; all ranks call together."""
-        flats, found = self._gathered(), []
+        """Return the state as of one optimizer over all weights, like other backends; called on all ranks together."""
+        flats, values = self._gathered(), []
         rest = iter([self.outer._learning_rate if one is self.inner._learning_rate else one for one in self._rest])
         for owner in self._layout:
             if owner is None:
-                found.append(engine.value_of(next(rest)))
+                values.append(engine.value_of(next(rest)))
                 continue
             weight, slot = owner
             end = self._ends[weight]
-            found.append(flats[slot][end - self._sizes[weight] : end].reshape(self.variables[weight].shape))
-        return found
+            values.append(flats[slot][end - self._sizes[weight] : end].reshape(self.variables[weight].shape))
+        return values
 
-    def load(self, told: list[Any]) -> None:
-        """Take over such a state: this rank's slice of it."""
-        if len(told) != len(self._layout):
+    def load(self, state: list[Any]) -> None:
+        """Load this rank's slice of such a state."""
+        if len(state) != len(self._layout):
             raise DataError("The optimizer's state does not fit this optimizer: was it saved with another one?")
-        rest = [value for value, owner in zip(told, self._layout, strict=True) if owner is None]
+        rest = [value for value, owner in zip(state, self._layout, strict=True) if owner is None]
         for variables in (self._rest, self.outer.variables):
             for variable, value in zip(variables, rest, strict=False):
                 variable.assign(value)
         slots: list[list[Any]] = [[None] * len(self.variables) for _ in self._slots]
-        for value, owner in zip(told, self._layout, strict=True):
+        for value, owner in zip(state, self._layout, strict=True):
             if owner is not None:
                 slots[owner[1]][owner[0]] = np.ravel(value)
         for variable, values in zip(self._slots, slots, strict=True):
@@ -145,7 +147,7 @@ class Slice:
             variable.assign(flat[self._start : self._start + self._chunk])
 
     def whole(self) -> Any:
-        """An optimizer over all weights in the state of all slices; all ranks call together."""
+        """Return an optimizer over all weights with the state of all slices; called on all ranks together."""
         full = self._fresh()
         full.build(self.variables)
         for variable, value in zip(full.variables, self.state(), strict=True):
@@ -163,25 +165,25 @@ class Slice:
 
 
 class SlicedReplica(KerasReplica):
-    """A replica whose optimizer is spread over the ranks."""
+    """A replica whose optimizer is sliced over the ranks."""
 
     def __init__(self, model: Any, reducer: Collective, rank: int) -> None:
         self._rank = rank
         self._slice: Slice | None = None
-        self._first: list[Any] | None = None
+        self._loaded: list[Any] | None = None
         check_optimizer(model.optimizer)
         if model.optimizer.built:
-            # A model that has travelled brings slots for all weights, of which a rank keeps its own.
-            self._first = optimizer_state(model.optimizer)
+            # A model that was sent here has slots for all weights, of which a rank keeps its slice.
+            self._loaded = optimizer_state(model.optimizer)
             model.optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
         super().__init__(model, reducer)
 
     def _arrange(self) -> None:
         assert isinstance(self._reducer, Collective)
         self._slice = Slice(self._model.optimizer, self._model.trainable_variables, self._reducer, self._rank)
-        first, self._first = self._first, None
-        if first is not None:
-            self._slice.load(first)
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self._slice.load(loaded)
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self.load_state(pending)
@@ -191,14 +193,14 @@ class SlicedReplica(KerasReplica):
             super()._hook(name, optimizer)
             return
 
-        def together(grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        def reduce_and_apply(grads: Sequence[Any], trainable_variables: Any = None) -> None:
             assert self._slice is not None
-            place = f"{name} {self._applied}"
+            site = f"{name} {self._applied}"
             self._applied += 1
             variables = None if trainable_variables is None else list(trainable_variables)
-            self._slice.apply(self._shared(list(grads), place, optimizer), variables, place)
+            self._slice.apply(self._reduced(list(grads), site, optimizer), variables, site)
 
-        optimizer.apply = together
+        optimizer.apply = reduce_and_apply
 
     @contextmanager
     def whole_optimizer(self, restores: bool = False) -> Iterator[None]:
@@ -222,25 +224,25 @@ class SlicedReplica(KerasReplica):
     def _load_optimizers(self, state: State) -> None:
         others = {name: optimizer for name, optimizer in self._optimizers.items() if name != "optimizer"}
         load_optimizers(others, state, self._model)
-        told = (state.get("optimizer") or {}).get("optimizer")
-        if told is not None and self._slice is not None:
-            self._slice.load(told)
+        saved = (state.get("optimizer") or {}).get("optimizer")
+        if saved is not None and self._slice is not None:
+            self._slice.load(saved)
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> list[tuple[int, int] | None]:
-    """Build an optimizer, and tell of each of its variables which weight's it is and which of that weight's."""
-    places = {id(variable): place for place, variable in enumerate(variables)}
+    """Build an optimizer and return, for each of its variables, the weight's index and the slot's index, or None."""
+    indices = {id(variable): index for index, variable in enumerate(variables)}
     owners: dict[int, tuple[int, int]] = {}
     counts = [0] * len(variables)
     make = optimizer.add_variable_from_reference
 
-    def watched(reference_variable: Any, *arguments: Any, **more: Any) -> Any:
-        made, place = make(reference_variable, *arguments, **more), places[id(reference_variable)]
-        owners[id(made)] = place, counts[place]
-        counts[place] += 1
-        return made
+    def make_and_record(reference_variable: Any, *arguments: Any, **more: Any) -> Any:
+        slot, index = make(reference_variable, *arguments, **more), indices[id(reference_variable)]
+        owners[id(slot)] = index, counts[index]
+        counts[index] += 1
+        return slot
 
-    optimizer.add_variable_from_reference = watched
+    optimizer.add_variable_from_reference = make_and_record
     optimizer.build(list(variables))
     optimizer.add_variable_from_reference = make
     return [owners.get(id(variable)) for variable in optimizer.variables]

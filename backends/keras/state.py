@@ -1,4 +1,4 @@
-"""Weights, optimizer slots and random seeds of Keras objects as plain arrays, and back."""
+"""Converts weights, optimizer slots and random seeds of Keras objects to plain arrays and back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from orca.errors import DataError
 
 
 def named_weights(model: Any) -> dict[str, Any]:
-    """The weights by their paths; of equal paths the later ones get a number."""
-    found: dict[str, Any] = {}
+    """Return the weights by path; repeated paths get a number."""
+    weights: dict[str, Any] = {}
     for variable in model.weights:
-        found[_free(variable.path, found)] = engine.value_of(variable)
-    return found
+        weights[_free(variable.path, weights)] = engine.value_of(variable)
+    return weights
 
 
 def _free(path: str, taken: Any) -> str:
@@ -27,26 +27,26 @@ def _free(path: str, taken: Any) -> str:
     return name
 
 
-def load_weights(model: Any, told: dict[str, Any]) -> None:
-    """Put arrays into a model of the same architecture; layers made in another process may have other names."""
-    variables, values = model.weights, list(told.values())
+def load_weights(model: Any, weights: dict[str, Any]) -> None:
+    """Load arrays by position into a model of the same architecture; names differ between processes."""
+    variables, values = model.weights, list(weights.values())
     if [tuple(variable.shape) for variable in variables] != [np.shape(value) for value in values]:
-        shapes = {name: np.shape(value) for name, value in told.items()}
-        mine = {variable.path: tuple(variable.shape) for variable in variables}
-        raise DataError(f"The weights do not fit this model. They are {shapes}; the model has {mine}.")
+        shapes = {name: np.shape(value) for name, value in weights.items()}
+        expected = {variable.path: tuple(variable.shape) for variable in variables}
+        raise DataError(f"The weights do not fit this model. Received {shapes}; the model has {expected}.")
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
 
 def optimizers_of(model: Any) -> dict[str, Any]:
-    """The compiled optimizer and those that the user's own model keeps beside it, by attribute."""
-    found: dict[str, Any] = {}
+    """Return the compiled optimizer and further optimizers that are attributes of a custom model, by name."""
+    optimizers: dict[str, Any] = {}
     if getattr(model, "optimizer", None) is not None:
-        found["optimizer"] = model.optimizer
+        optimizers["optimizer"] = model.optimizer
     for name, value in vars(model).items():
-        if isinstance(value, keras.optimizers.Optimizer) and all(value is not known for known in found.values()):
-            found[name.lstrip("_")] = value
-    return found
+        if isinstance(value, keras.optimizers.Optimizer) and all(value is not other for other in optimizers.values()):
+            optimizers[name.lstrip("_")] = value
+    return optimizers
 
 
 def optimizer_state(optimizer: Any) -> list[Any]:
@@ -54,35 +54,35 @@ def optimizer_state(optimizer: Any) -> list[Any]:
 
 
 def weights_of(optimizer: Any, model: Any) -> list[int] | None:
-    """The places among the model's weights of those that an optimizer was built for, if it was."""
-    places = {id(variable): place for place, variable in enumerate(model.weights)}
-    found = [places[id(variable)] for variable in optimizer._trainable_variables if id(variable) in places]
-    return found if found and len(found) == len(optimizer._trainable_variables) else None
+    """Return the indices of the model's weights that an optimizer was built for; None if it was not built."""
+    positions = {id(variable): index for index, variable in enumerate(model.weights)}
+    indices = [positions[id(variable)] for variable in optimizer._trainable_variables if id(variable) in positions]
+    return indices if indices and len(indices) == len(optimizer._trainable_variables) else None
 
 
-def load_optimizer(optimizer: Any, told: list[Any], model: Any, places: Sequence[int] | None = None) -> None:
-    """Take over an optimizer's state; one that has no slots yet is built for the weights in these places, or for all
-    that are trained."""
-    if not optimizer.built and len(told) != len(optimizer.variables):
+def load_optimizer(optimizer: Any, state: list[Any], model: Any, indices: Sequence[int] | None = None) -> None:
+    """Load an optimizer's state; if it has no slots yet, build it for the weights with these indices, or for all
+    trainable ones."""
+    if not optimizer.built and len(state) != len(optimizer.variables):
         weights = model.weights
-        optimizer.build(model.trainable_variables if places is None else [weights[place] for place in places])
+        optimizer.build(model.trainable_variables if indices is None else [weights[index] for index in indices])
     variables = optimizer.variables
-    if [tuple(variable.shape) for variable in variables] != [np.shape(value) for value in told]:
+    if [tuple(variable.shape) for variable in variables] != [np.shape(value) for value in state]:
         raise DataError("The optimizer's state does not fit this optimizer: was it saved with another one?")
-    for variable, value in zip(variables, told, strict=True):
+    for variable, value in zip(variables, state, strict=True):
         variable.assign(value)
 
 
 def load_optimizers(optimizers: dict[str, Any], state: dict[str, Any], model: Any) -> None:
-    """Take over the states of those optimizers that a saved state knows."""
-    told, places = state.get("optimizer") or {}, state.get("weights_of") or {}
+    """Load the states of the optimizers that a saved state contains."""
+    saved, indices = state.get("optimizer") or {}, state.get("weights_of") or {}
     for name, optimizer in optimizers.items():
-        if name in told:
-            load_optimizer(optimizer, told[name], model, places.get(name))
+        if name in saved:
+            load_optimizer(optimizer, saved[name], model, indices.get(name))
 
 
 def seed_states(model: Any) -> list[Any]:
-    """The states of the model's random generators: what is a variable but not a weight."""
+    """Return the states of the model's random generators: variables that are neither weights nor metrics."""
     weights = {id(variable) for variable in model.weights}
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     return [

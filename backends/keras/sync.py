@@ -1,4 +1,4 @@
-"""The contract of a way to add tensors up over the ranks; by itself, one rank alone."""
+"""The contract of a reducer, which sums tensors over the ranks; the base class serves a single rank."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from keras import ops
 
 
 def scaled(tensors: Sequence[Any], scale: Any) -> Sequence[Any]:
-    """Tensors multiplied by a number, if there is one."""
+    """Multiply tensors by a scale, if there is one."""
     if scale is None:
         return tensors
     return [value * ops.cast(scale, value.dtype) for value in tensors]
 
 
 class Reducer:
-    """One rank by itself: sums are what is there.
+    """Sums over a single rank, which are the tensors themselves.
 
-    Every place in a program that sums has a name, the same on all ranks however often and in whatever order each of
-    them traces its graphs.
+    Each reduction in a program has a `site`, a name that is the same on all ranks however often and in whatever order
+    each of them traces its graphs.
     """
 
     world = 1
 
-    def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
-        """The sums of tensors over all ranks, each rank's multiplied by its scale; only then, as gradients, they may be
-        sent as rounded numbers."""
+    def sums(self, tensors: Sequence[Any], site: str, scale: Any = None) -> list[Any]:
+        """Sum tensors over all ranks, each rank's multiplied by its scale.
+
+        Scaled tensors are gradients and may be sent in lower precision.
+        """
         return list(scaled(tensors, scale))
 
     def total(self, value: float) -> float:
-        """The sum of a number over all ranks."""
+        """Sum a number over all ranks."""
         return value

@@ -1,4 +1,4 @@
-"""Keras on torch: gradients are added up over the gang's torch.distributed process group."""
+"""Keras on torch: reduces gradients over the gang's torch.distributed process group."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 class Group(Reducer):
-    """The process group of torch."""
+    """Reduces over the torch process group."""
 
     def __init__(self, context: RankContext) -> None:
         join(context)
         self.world = context.place.world
 
-    def sums(self, tensors: Sequence[Any], place: str, scale: Any = None) -> list[Any]:
+    def sums(self, tensors: Sequence[Any], site: str, scale: Any = None) -> list[Any]:
         tensors = scaled(tensors, scale)
-        found: list[Any] = [None] * len(tensors)
-        for kind in dict.fromkeys(value.dtype for value in tensors):
-            chosen = [index for index, value in enumerate(tensors) if value.dtype == kind]
+        sums: list[Any] = [None] * len(tensors)
+        for dtype in dict.fromkeys(value.dtype for value in tensors):
+            chosen = [index for index, value in enumerate(tensors) if value.dtype == dtype]
             flat = torch.cat([tensors[index].detach().reshape(-1) for index in chosen])
             dist.all_reduce(flat)
             for index, part in zip(chosen, flat.split([tensors[i].numel() for i in chosen]), strict=True):
-                found[index] = part.reshape(tensors[index].shape)
-        return found
+                sums[index] = part.reshape(tensors[index].shape)
+        return sums
 
     def total(self, value: float) -> float:
-        there = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(there)
-        return float(there)
+        total = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(total)
+        return float(total)

@@ -1,4 +1,4 @@
-"""Keras' own ways of training inside Orca: weights of rows, custom steps, several inputs, precision, embeddings."""
+"""Keras training features in Orca: sample weights, custom steps, several inputs, mixed precision, embeddings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def data(rows=60):
 
 
 @pytest.mark.parametrize("backend", ["multiworker", "parameter_server", "mirrored"])
-def test_weights_of_rows_and_classes_as_in_keras(local: Context, backend):
+def test_sample_and_class_weights_match_keras(local: Context, backend):
     x, y = data(48)
     weights = np.linspace(0.1, 2, 48).astype("f4")
     est = estimator(backend, 2)
@@ -45,7 +45,7 @@ def test_weights_of_rows_and_classes_as_in_keras(local: Context, backend):
     same_weights(est.get_model(), alone)
 
 
-def test_steps_of_an_epoch_validation_and_history(local: Context):
+def test_steps_per_epoch_validation_options_and_history(local: Context):
     x, y = data(64)
     est = estimator("multiworker", 2)
     history = est.fit(
@@ -70,7 +70,7 @@ def test_steps_of_an_epoch_validation_and_history(local: Context):
 
 
 class Custom(keras.Model):
-    """A step of its own, with a value that no metric stands for."""
+    """Has a custom train step, which returns a value that is not a metric."""
 
     def __init__(self, width=8, **more):
         super().__init__(**more)
@@ -80,8 +80,8 @@ class Custom(keras.Model):
     def call(self, x):
         return self.last(self.first(x))
 
-    def train_step(self, given):
-        x, y = given[:2]
+    def train_step(self, data):
+        x, y = data[:2]
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
         self.optimizer.apply_gradients(
@@ -94,7 +94,7 @@ class Custom(keras.Model):
 
 
 @pytest.mark.parametrize("backend", ["multiworker", "mirrored", pytest.param("horovod", marks=pytest.mark.horovod)])
-def test_a_custom_train_step_of_a_subclassed_model(local: Context, backend):
+def test_subclassed_model_trains_with_its_custom_train_step(local: Context, backend):
     x, y = data(50)
     model = Custom(12)
     model(x[:1])
@@ -107,8 +107,8 @@ def test_a_custom_train_step_of_a_subclassed_model(local: Context, backend):
     assert isinstance(est.get_model(), Custom)
 
 
-class Halves(keras.Model):
-    """Two optimizers, each for one layer, and a loss that Keras does not know."""
+class TwoOptimizers(keras.Model):
+    """Has two optimizers, one per layer, and a loss that Keras does not track."""
 
     def __init__(self, **more):
         super().__init__(**more)
@@ -127,8 +127,8 @@ class Halves(keras.Model):
     def call(self, x):
         return self.last(self.first(x))
 
-    def train_step(self, given):
-        x, y = given[:2]
+    def train_step(self, data):
+        x, y = data[:2]
         for layer, optimizer in ((self.first, self.first_optimizer), (self.last, self.last_optimizer)):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
@@ -136,28 +136,28 @@ class Halves(keras.Model):
         return {"loss": loss}
 
 
-def halves(config):
-    made = Halves()
-    made.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.Adam(0.05))
-    return made
+def two_optimizers(config):
+    model = TwoOptimizers()
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.Adam(0.05))
+    return model
 
 
 @pytest.mark.parametrize("backend", ["multiworker", "mirrored"])
-def test_several_optimizers_learn_and_are_saved_as_in_one_process(local: Context, backend, tmp_path):
-    x, y = data(37)  # with a last step of five rows, which two workers share unevenly
-    est = Estimator.from_keras(model_creator=halves, backend=backend, workers=2, seed=3)
+def test_several_optimizers_train_and_resume_as_in_one_process(local: Context, backend, tmp_path):
+    x, y = data(37)  # the last step has five rows, split unevenly across two workers
+    est = Estimator.from_keras(model_creator=two_optimizers, backend=backend, workers=2, seed=3)
     history = est.fit(x, y, epochs=2, batch_size=16)
     keras.utils.set_random_seed(3)
-    alone, losses = halves({}), []
+    alone, losses = two_optimizers({}), []
     for epoch in range(4):
         order = global_order(37, 3, epoch, True)
         parts = [order[low : low + 16] for low in range(0, 37, 16)]
-        told = [alone.train_on_batch(x[part], y[part], return_dict=True)["loss"] * len(part) for part in parts]
-        losses.append(sum(told) / 37)
+        sums = [alone.train_on_batch(x[part], y[part], return_dict=True)["loss"] * len(part) for part in parts]
+        losses.append(sum(sums) / 37)
         if epoch == 1:
             same_weights(est.get_model(), alone)
     assert history["loss"] == pytest.approx(losses[:2], rel=1e-5)  # as the step returns it
-    again = Estimator.from_keras(model_creator=halves, backend=backend, workers=2, seed=3)
+    again = Estimator.from_keras(model_creator=two_optimizers, backend=backend, workers=2, seed=3)
     again.load(est.save(str(tmp_path / "folder"))).fit(x, y, epochs=2, batch_size=16)
     same_weights(again.get_model(), alone)
     slots = again._state["optimizer"]["first_optimizer"]
@@ -173,7 +173,7 @@ def scaled(config):
     return model
 
 
-def test_devices_learn_from_a_scaled_loss_as_from_a_plain_one(local: Context):
+def test_loss_scaling_does_not_change_training_on_devices(local: Context):
     x, y = data(37)
     est = Estimator.from_keras(model_creator=scaled, backend="mirrored", workers=2, seed=3)
     est.fit(x, y, epochs=1, batch_size=37, shuffle=False, clip_norm=0.1)
@@ -198,7 +198,7 @@ def two_by_two(config):
 
 
 @pytest.mark.parametrize("backend", ["multiworker", "mirrored"])
-def test_two_inputs_and_two_outputs(local: Context, backend):
+def test_model_with_two_inputs_and_two_outputs_trains_and_predicts_by_name(local: Context, backend):
     rng = np.random.default_rng(0)
     x = {"left": rng.normal(size=(50, 2)).astype("f4"), "right": rng.normal(size=(50, 4)).astype("f4")}
     total = x["left"].sum(1) + x["right"].sum(1)
@@ -214,7 +214,7 @@ def test_two_inputs_and_two_outputs(local: Context, backend):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_half_precision_and_batch_norm_train(local: Context, workers):
+def test_mixed_float16_with_batch_norm_trains(local: Context, workers):
     def creator(config):
         policy = keras.mixed_precision.DTypePolicy("mixed_float16")
         layers = [
@@ -237,7 +237,7 @@ def test_half_precision_and_batch_norm_train(local: Context, workers):
     assert est.evaluate(x, y)["loss"] == pytest.approx(model.evaluate(x, y, verbose=0)[0], rel=2e-2)
 
 
-def test_running_statistics_of_devices_are_those_of_ranks(local: Context):
+def test_running_statistics_of_devices_equal_those_of_ranks(local: Context):
     def creator(config):
         layers = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
         model = keras.Sequential([keras.Input((6,)), *layers])
@@ -254,7 +254,7 @@ def test_running_statistics_of_devices_are_those_of_ranks(local: Context):
 
 
 @pytest.mark.horovod
-def test_compression_rounds_gradients_alone(local: Context):
+def test_compression_applies_only_to_gradients(local: Context):
     def creator(config):
         frozen = keras.layers.Dense(4, trainable=False)
         norm = keras.layers.BatchNormalization(moving_variance_initializer=keras.initializers.Constant(6e4))
@@ -269,12 +269,12 @@ def test_compression_rounds_gradients_alone(local: Context):
     est.fit(x, y, epochs=1, batch_size=10)
     model = est.get_model()
     np.testing.assert_array_equal(model.layers[0].kernel.numpy(), first[0])
-    # Two of them are more than the largest number of two bytes.
+    # The sum of two of these overflows float16.
     np.testing.assert_allclose(model.layers[1].moving_variance.numpy(), 6e4 * 0.99**2, rtol=1e-4)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_jit_compile_changes_nothing_but_speed(local: Context, workers):
+def test_jit_compile_does_not_change_results(local: Context, workers):
     def creator(config):
         model = model_creator(config)
         model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=["accuracy"], jit_compile=True)
@@ -293,7 +293,7 @@ def test_jit_compile_changes_nothing_but_speed(local: Context, workers):
     same_weights(est.get_model(), plain.get_model())
 
 
-def test_a_model_that_learns_its_shapes_from_the_data(local: Context, tmp_path):
+def test_unbuilt_model_infers_its_shapes_from_the_data(local: Context, tmp_path):
     def creator(config):
         model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
         model.compile("adam", "mse")
@@ -311,9 +311,9 @@ def test_a_model_that_learns_its_shapes_from_the_data(local: Context, tmp_path):
     assert os.path.exists(est.export("savedmodel", str(tmp_path / "served")))
 
 
-def test_names_do_not_tell_what_a_worker_has_made_before(local: Context):
+def test_weight_names_are_the_same_in_warm_workers(local: Context):
     names = []
-    for _ in range(2):  # the second one in the same, warm processes
+    for _ in range(2):  # the second time in the same, warm processes
         est = Estimator.from_keras(model_creator=embedding, config={"optimizer": "SGD"}, workers=2, seed=0)
         est.fit(np.zeros((8, 2), "i4"), np.zeros(8, "f4"), batch_size=4)
         names.append(list(est.get_state_dict()))
@@ -329,7 +329,7 @@ def embedding(config):
 
 
 @pytest.mark.parametrize("backend", ["multiworker", "mirrored"])
-def test_gradients_that_name_only_some_rows(local: Context, backend):
+def test_sparse_gradients_match_one_process(local: Context, backend):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 20, (32, 2)).astype("i4"), rng.normal(size=32).astype("f4")
 
@@ -366,7 +366,7 @@ if __name__ == "__main__":
 """
 
 
-def test_keras_on_torch_trains_over_its_own_process_group(tmp_path):
+def test_keras_on_torch_trains_over_a_torch_process_group(tmp_path):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     done = subprocess.run(
         [sys.executable, "-c", ON_TORCH],

@@ -1,4 +1,4 @@
-"""Keras' callbacks inside Orca: alike on every rank, files written once, resumed where they were."""
+"""Keras callbacks in Orca: the same on every rank, files written once, resumed from checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conformance.test_keras import estimator, model_creator, same_weights
 
 
 class Watch(Callback):
-    """Writes down what each rank sees after every epoch."""
+    """Records what each rank sees after every epoch."""
 
     def __init__(self, folder):
         self.folder = str(folder)
@@ -29,7 +29,7 @@ class Watch(Callback):
 
 
 @pytest.mark.parametrize("backend", ["multiworker", "parameter_server"])
-def test_early_stopping_and_plateaus_act_alike_on_every_rank(local: Context, backend, tmp_path):
+def test_early_stopping_and_plateaus_act_the_same_on_every_rank(local: Context, backend, tmp_path):
     x, y = data()
     stop = keras.callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True)
     plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=0, min_delta=1e3)
@@ -38,19 +38,19 @@ def test_early_stopping_and_plateaus_act_alike_on_every_rank(local: Context, bac
     history = est.fit(x, y, epochs=40, batch_size=16, validation_data=(x, 1 - y), callbacks=callbacks)
     assert 3 <= len(history) < 40
     assert "EarlyStopping" in history.stopped
-    seen = [(tmp_path / str(rank)).read_text() for rank in range(3)]
-    assert seen[0] == seen[1] == seen[2]
-    rates = [float(line.split()[1]) for line in seen[0].splitlines()]
+    records = [(tmp_path / str(rank)).read_text() for rank in range(3)]
+    assert records[0] == records[1] == records[2]
+    rates = [float(line.split()[1]) for line in records[0].splitlines()]
     assert rates[-1] < rates[0] == 1.0
     assert history["learning_rate"][-1] == pytest.approx(rates[-2])  # as Keras logs it: before the change
-    # What the callbacks have become is in the user's objects; the weights are those of the best epoch.
+    # The user's callback objects hold the final state; the weights are those of the best epoch.
     assert stop.stopped_epoch == len(history) - 1
     best = min(history["val_loss"])
     assert stop.best == pytest.approx(best)
     assert est.evaluate(x, 1 - y)["loss"] == pytest.approx(best, rel=1e-5)
 
 
-def test_files_are_written_once_and_callbacks_of_batches_are_called(local: Context, tmp_path):
+def test_files_are_written_once_and_batch_hooks_are_called(local: Context, tmp_path):
     x, y = data()
 
     class Count(keras.callbacks.Callback):
@@ -69,7 +69,7 @@ def test_files_are_written_once_and_callbacks_of_batches_are_called(local: Conte
     board = keras.callbacks.TensorBoard(str(tmp_path / "board"))
     est = estimator("multiworker", 2)
     history = est.fit(x, y, epochs=5, batch_size=16, callbacks=[count, rates, checkpoint, log, board])
-    assert len(history) == 2  # stopped in step 6 of 4 an epoch
+    assert len(history) == 2  # stopped in step 6, with 4 steps per epoch
     assert count.batches == 6
     assert history["lr"] == pytest.approx([0.1, 0.05])
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
@@ -77,7 +77,7 @@ def test_files_are_written_once_and_callbacks_of_batches_are_called(local: Conte
     same_weights(keras.models.load_model(tmp_path / "2.keras"), est.get_model())
 
 
-def test_backup_and_restore_goes_on_after_the_epochs_done(local: Context, tmp_path):
+def test_backup_and_restore_resumes_after_the_completed_epochs(local: Context, tmp_path):
     x, y = data()
     whole = estimator("multiworker", 2)
     whole.fit(x, y, epochs=3, batch_size=16)
@@ -97,7 +97,7 @@ def test_backup_and_restore_goes_on_after_the_epochs_done(local: Context, tmp_pa
 
 
 class Broken(Callback):
-    """Fails once, in the first step of an epoch."""
+    """Fails once, before an epoch."""
 
     def __init__(self, epoch):
         self.epoch = epoch
@@ -107,16 +107,16 @@ class Broken(Callback):
             raise RuntimeError("the lights went out")
 
 
-def test_callbacks_go_on_where_they_were_in_a_new_driver(local: Context, tmp_path):
+def test_callbacks_resume_their_state_in_a_new_driver(local: Context, tmp_path):
     x, y = data(32)
 
     def callbacks(name, patience=2):
         log = keras.callbacks.CSVLogger(str(tmp_path / f"{name}.csv"))
         stop = keras.callbacks.EarlyStopping("val_loss", patience=patience, min_delta=1e3)
         plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=2, min_delta=1e3)
-        seen = []
-        batches = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
-        batches.seen = seen
+        numbers = []
+        batches = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: numbers.append(batch))
+        batches.numbers = numbers
         return [plateau, stop, log, batches]
 
     def fit(est, hooks, **more):
@@ -125,14 +125,14 @@ def test_callbacks_go_on_where_they_were_in_a_new_driver(local: Context, tmp_pat
     est = estimator("multiworker", 1)
     hooks = callbacks("whole")
     whole = fit(est, hooks)
-    assert hooks[3].seen == [0, 1] * 3
-    assert len(whole) == 3  # the first epoch is the best; the rate halves as the run stops
+    assert hooks[3].numbers == [0, 1] * 3
+    assert len(whole) == 3  # the first epoch is the best; the rate is halved as the run stops
     assert float(est.get_model().optimizer.learning_rate) == pytest.approx(0.05)
     folder = str(tmp_path / "run")
     with pytest.raises(WorkerError, match="the lights went out"):
         hooks = [*callbacks("broken", patience=7), Broken(3)]
         fit(estimator("multiworker", 1, model_dir=folder), hooks, checkpoint_trigger=EveryEpoch())
-    again = callbacks("broken")  # more patient before: what is given now counts
+    again = callbacks("broken")  # the current patience counts, not the larger one of the broken run
     est = estimator("multiworker", 1, model_dir=folder)
     history = fit(est, again, resume=True)
     assert history["epoch"] == [3]

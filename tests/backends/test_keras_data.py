@@ -1,4 +1,4 @@
-"""What goes into Keras estimators and comes out of them: data, files, exports, and clear errors."""
+"""Inputs and outputs of Keras estimators: data, files, exports and errors."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from orca.backends.keras.packing import pack
 from orca.context import Context
 from orca.errors import ArgumentError, DataError
 from orca.shards.adapters import tf_data
-from tests.backends.test_keras import data, halves, two_by_two
+from tests.backends.test_keras import data, two_by_two, two_optimizers
 from tests.conformance.test_keras import estimator, model_creator, train_alone
 
 
-def test_every_row_of_a_tf_dataset_is_seen_once(context: Context):
+def test_every_row_of_a_tf_dataset_is_used_once(context: Context):
     x, y = data(45)
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
     creator = lambda config, batch_size: dataset.batch(batch_size)  # noqa: E731
     curves = [
-        estimator("multiworker", 2).fit(given, epochs=1, batch_size=10)[0] for given in (dataset, creator, (x, y))
+        estimator("multiworker", 2).fit(source, epochs=1, batch_size=10)[0] for source in (dataset, creator, (x, y))
     ]
     assert {record["rows"] for record in curves} == {45}
     assert curves[0]["loss"] == curves[1]["loss"] == curves[2]["loss"]
 
 
-def test_batches_of_a_tf_dataset_are_seen_through_what_comes_after_them():
+def test_batches_of_a_tf_dataset_are_detected_through_later_transformations():
     x, y = data(8)
     rows = tf.data.Dataset.from_tensor_slices((x, y))
     batched = rows.batch(4)
@@ -41,7 +41,7 @@ def test_batches_of_a_tf_dataset_are_seen_through_what_comes_after_them():
         batched.map(lambda x, y: (x * 2, y)).shuffle(2, seed=0).prefetch(1),
         rows.batch(8).map(lambda x, y: (x * 2, y)).rebatch(3),
         batched.unbatch().map(lambda x, y: (x * 2, y)),
-        batched.map(lambda x, y: (x[0], y[0])),  # takes the batches apart
+        batched.map(lambda x, y: (x[0], y[0])),  # no longer batches
         batched.filter(lambda x, y: tf.shape(x)[0] == 4),
     ]
     shapes = [[part[0].shape for part in tf_data.batches(dataset)] for dataset in datasets]
@@ -51,14 +51,14 @@ def test_batches_of_a_tf_dataset_are_seen_through_what_comes_after_them():
         next(tf_data.batches(batched.repeat().map(lambda x, y: (x, y))))
 
 
-def test_weights_of_rows_stand_third_in_a_tuple_as_in_keras(local: Context):
+def test_third_element_of_a_tuple_is_the_sample_weight_as_in_keras(local: Context):
     x, y = data(24)
     weights = np.linspace(0, 2, 24).astype("f4")
     triples = tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(5)
-    given = {"validation_data": (x, y, weights), "epochs": 1, "batch_size": 12}
+    options = {"validation_data": (x, y, weights), "epochs": 1, "batch_size": 12}
     curves = [
-        estimator("multiworker", 1).fit(x, y, sample_weight=weights, **given),
-        estimator("multiworker", 1).fit(triples, **given),
+        estimator("multiworker", 1).fit(x, y, sample_weight=weights, **options),
+        estimator("multiworker", 1).fit(triples, **options),
     ]
     for name in ("loss", "val_loss"):
         assert curves[0][name] == pytest.approx(curves[1][name], rel=1e-6)
@@ -67,7 +67,7 @@ def test_weights_of_rows_stand_third_in_a_tuple_as_in_keras(local: Context):
     assert est.evaluate(triples)["loss"] == pytest.approx(alone, rel=1e-5)
 
 
-def test_predictions_from_creators_and_from_datasets_with_labels(local: Context):
+def test_predict_accepts_creators_and_datasets_with_labels(local: Context):
     x, y = data(24)
     est = estimator("multiworker", 1)
     expected = est.predict(x)
@@ -77,11 +77,11 @@ def test_predictions_from_creators_and_from_datasets_with_labels(local: Context)
     def creator(config, batch_size):
         return dataset.batch(batch_size)
 
-    for given in (dataset, weighted, dataset.map(lambda x, y: x), creator, lambda: x, lambda config: (x, y)):
-        np.testing.assert_allclose(est.predict(given, batch_size=5), expected, rtol=1e-5)
+    for source in (dataset, weighted, dataset.map(lambda x, y: x), creator, lambda: x, lambda config: (x, y)):
+        np.testing.assert_allclose(est.predict(source, batch_size=5), expected, rtol=1e-5)
 
 
-def test_a_spark_dataframe_in_and_out(spark_session):
+def test_fit_and_predict_with_a_spark_dataframe(spark_session):
     from orca import init_orca_context, stop_orca_context
 
     init_orca_context(runtime="spark")
@@ -103,7 +103,7 @@ def own_loss(truth, output):
     return keras.ops.mean((truth - output) ** 2)
 
 
-def test_files_of_every_kind(local: Context, tmp_path):
+def test_models_are_saved_and_loaded_in_every_file_format(local: Context, tmp_path):
     x, y = data()
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, activation="relu"), keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.01), loss=own_loss)
@@ -111,7 +111,7 @@ def test_files_of_every_kind(local: Context, tmp_path):
     est = Estimator.from_keras(model=model, workers=2, seed=0)
     est.fit(x, y, epochs=2, batch_size=16)
     for mine, old in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(mine, old)  # the user's own object stays as it was
+        np.testing.assert_array_equal(mine, old)  # the user's model is not changed
     expected = est.predict(x)
     again = Estimator.from_keras(model=model, workers=2, seed=0)
     for name in ("model.keras", "model.h5", "only.weights.h5", "folder"):
@@ -125,14 +125,14 @@ def test_files_of_every_kind(local: Context, tmp_path):
     again.seed, again._epoch = est.seed, est.epoch
     again.fit(x, y, epochs=1, batch_size=16)
     est.fit(x, y, epochs=1, batch_size=16)
-    np.testing.assert_allclose(again.predict(x), est.predict(x), rtol=1e-5)  # the optimizer's slots came along
+    np.testing.assert_allclose(again.predict(x), est.predict(x), rtol=1e-5)  # the optimizer's slots were saved too
     with pytest.raises(DataError, match="does not exist"):
         est.load(str(tmp_path / "nowhere.keras"))
     with pytest.raises(WorkerError, match="do not fit"):
         estimator("multiworker", 1).load(path).evaluate(x, y)
 
 
-def test_exported_models_give_the_same_numbers(local: Context, tmp_path):
+def test_exported_models_return_the_same_predictions(local: Context, tmp_path):
     x, y = data(20)
     est = estimator("multiworker", 1)
     est.fit(x, y, batch_size=10)
@@ -146,13 +146,13 @@ def test_exported_models_give_the_same_numbers(local: Context, tmp_path):
         est.export("openvino", str(tmp_path / "ir")), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
     np.testing.assert_allclose(compiled(x)[0], expected, rtol=1e-4, atol=1e-5)
-    found = ReferenceEvaluator(est.export("onnx", str(tmp_path / "model")))
-    np.testing.assert_allclose(found.run(None, {found.input_names[0]: x})[0], expected, rtol=1e-4, atol=1e-5)
+    onnx = ReferenceEvaluator(est.export("onnx", str(tmp_path / "model")))
+    np.testing.assert_allclose(onnx.run(None, {onnx.input_names[0]: x})[0], expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ArgumentError, match="savedmodel"):
         est.export("saved", str(tmp_path / "x"))
 
 
-def test_what_a_creator_sets_for_the_process_ends_with_its_model():
+def test_global_settings_of_a_creator_do_not_outlive_its_model():
     def creator(config):
         keras.config.set_dtype_policy("mixed_float16")
         keras.config.set_image_data_format("channels_first")
@@ -182,7 +182,7 @@ print("joined", context.memory["tensorflow.cluster"], not ports, float(tf.consta
 """
 
 
-def test_a_port_that_somebody_takes_in_between_is_left_to_them():
+def test_cluster_tries_another_port_if_the_first_is_taken():
     done = subprocess.run([sys.executable, "-c", PORTS], capture_output=True, text=True, timeout=120)
     assert "joined True True 3.0" in done.stdout, done.stderr[-2000:]
 
@@ -207,7 +207,7 @@ class TestBadInput:
         with pytest.raises(WorkerError, match="is not compiled"):
             Estimator.from_keras(model_creator=lambda config: keras.Sequential([keras.Input((6,))])).fit(x, y)
 
-    def test_a_creator_of_something_else(self, local: Context):
+    def test_a_creator_that_does_not_return_a_model(self, local: Context):
         x, y = data(20)
         with pytest.raises(WorkerError, match="model_creator= returned a dict; expected a keras.Model"):
             Estimator.from_keras(model_creator=lambda config: {}).fit(x, y)
@@ -219,20 +219,20 @@ class TestBadInput:
 
     def test_shapes_that_do_not_match(self, local: Context):
         x, y = data(20)
-        with pytest.raises(WorkerError, match=r"DataError: x of the data has rows of shape \(4,\) .* takes \(6,\)\."):
+        with pytest.raises(WorkerError, match=r"DataError: x of the data has rows of shape \(4,\) .* expects \(6,\)\."):
             estimator("multiworker", 2).fit(x[:, :4], y)
         with pytest.raises(WorkerError, match=r"must have the same shape\. Received: target\.shape=\(\d+, 3\)"):
             estimator("multiworker", 2).fit(x, np.zeros((20, 3), "f4"))
 
-    def test_rows_are_compared_with_all_that_a_model_knows(self):
+    def test_rows_are_checked_against_the_declared_inputs_and_outputs(self):
         model = two_by_two({})
         x = {"left": np.zeros((8, 2), "f4"), "right": np.zeros((8, 4), "f4")}
         y = {"side": np.zeros(8, "i8"), "total": np.zeros(8, "f4")}
         check_rows(model, {"x": x, "y": y})
         check_rows(model, {"x": [x["left"], x["right"]], "y": [y["side"], y["total"]]})
-        with pytest.raises(DataError, match="no entry 'right' .* its entries are left, rihgt. Did you mean 'rihgt'"):
+        with pytest.raises(DataError, match="input 'right'; its entries are left, rihgt. Did you mean 'rihgt'"):
             check_rows(model, {"x": {"left": x["left"], "rihgt": x["right"]}, "y": y})
-        with pytest.raises(DataError, match=r"shape \(3,\) for the input 'right' of the model, which takes \(4,\)"):
+        with pytest.raises(DataError, match=r"shape \(3,\) for the model's input 'right', which expects \(4,\)"):
             check_rows(model, {"x": {**x, "right": np.zeros((8, 3))}, "y": y})
         with pytest.raises(DataError, match="x of the data has 1 parts, but the model has 2 inputs: left, right"):
             check_rows(model, {"x": x["left"], "y": y})
@@ -244,16 +244,20 @@ class TestBadInput:
     def test_names_of_outputs_that_do_not_match(self, local: Context):
         x = {"left": np.zeros((8, 2), "f4"), "right": np.zeros((8, 4), "f4")}
         est = Estimator.from_keras(model_creator=two_by_two)
-        with pytest.raises(WorkerError, match="y of the data has an entry 'sum', but the outputs .* are side, total"):
+        with pytest.raises(
+            WorkerError, match="y of the data has an entry 'sum', but the model's outputs are side, total"
+        ):
             est.fit({"x": x, "y": {"side": np.zeros(8, "i8"), "sum": np.zeros(8, "f4")}}, batch_size=8)
 
-    def test_a_model_with_a_compile_of_its_own(self):
-        model = halves({})
-        with pytest.raises(ArgumentError, match=r"has a compile\(\) of its own.*get_compile_config.*model_creator"):
+    def test_a_model_with_a_custom_compile(self):
+        model = two_optimizers({})
+        with pytest.raises(ArgumentError, match=r"has a custom compile\(\).*get_compile_config.*model_creator"):
             pack(model)
         model = model_creator({})
         model.optimizer.exclude_from_weight_decay(var_names=["bias"])
-        with pytest.raises(ArgumentError, match="excludes from weight decay is not part of Keras' files"):
+        with pytest.raises(
+            ArgumentError, match="excludes weights from weight decay, which Keras' file format does not store"
+        ):
             pack(model)
 
     def test_a_model_that_cannot_be_rebuilt(self, local: Context):
@@ -264,7 +268,7 @@ class TestBadInput:
             Estimator.from_keras(model=model).fit(x, y)
         assert local.warm(1, Estimator.from_keras(model=model).backend.traits.preload) is None  # nothing was started
 
-    def test_options_that_do_not_belong(self, local: Context):
+    def test_unsupported_options(self, local: Context):
         x, y = data(20)
         with pytest.raises(ArgumentError, match="gradient_accumulation_steps"):
             estimator("multiworker", 1).fit(x, y, accumulate=2)
@@ -278,12 +282,12 @@ class TestBadInput:
             model.compile(keras.optimizers.Lamb(), "mse")
             return model
 
-        with pytest.raises(ArgumentError, match="Lamb looks at whole weights"):
+        with pytest.raises(ArgumentError, match="Lamb needs whole weights"):
             Estimator.from_keras(model=lamb({}), backend="ps", workers=2).fit(x, y)
-        with pytest.raises(WorkerError, match="Lamb looks at whole weights"):
+        with pytest.raises(WorkerError, match="Lamb needs whole weights"):
             Estimator.from_keras(model_creator=lamb, backend="ps", workers=2).fit(x, y)
 
-    def test_a_loss_that_is_no_mean(self, local: Context):
+    def test_a_loss_that_is_not_a_mean(self, local: Context):
         x, y = data(20)
 
         def creator(config):
@@ -302,7 +306,7 @@ class TestBadInput:
             estimator("multiworker", 2).fit(x, y)
 
 
-def test_shards_of_frames_and_explain(local: Context):
+def test_shards_of_dataframes_and_explain(local: Context):
     import pandas as pd
 
     x, y = data(30)

@@ -1,4 +1,4 @@
-"""One Keras replica in this process: clipping, losses of custom steps, slices of weights, sums within an epoch."""
+"""A single Keras replica in this process: clipping, custom losses, slices of weights, running statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.backends.test_keras import data, scaled
 from tests.conformance.test_keras import model_creator, same_weights
 
 NUMBERS = itertools.count(1)
-"""Of replicas, whose collectives must not be taken for each other's."""
+"""Numbers of replicas, whose collectives must not be confused."""
 
 
 def batch(x, y):
@@ -31,7 +31,7 @@ def batch(x, y):
 
 @pytest.mark.parametrize("optimizer", ["dynamic", "fixed"])
 @pytest.mark.parametrize("limits", [{"clip_norm": 0.1}, {"clip_value": (-0.01, 0.01)}])
-def test_limits_are_those_of_the_gradient_of_the_loss_itself(optimizer, limits):
+def test_clipping_applies_to_gradients_without_the_loss_scale(optimizer, limits):
     x, y = data(20)
     keras.utils.set_random_seed(3)
     model = scaled({}) if optimizer == "dynamic" else model_creator({})
@@ -49,7 +49,7 @@ def test_limits_are_those_of_the_gradient_of_the_loss_itself(optimizer, limits):
     same_weights(model, alone)
 
 
-def test_a_clipped_overflow_still_drops_the_step():
+def test_a_clipped_overflow_still_skips_the_step():
     x, y = data(20)
     model = scaled({})
     model.optimizer.build(model.trainable_variables)
@@ -64,7 +64,7 @@ def test_a_clipped_overflow_still_drops_the_step():
 
 
 class Scaled(keras.layers.Layer):
-    """Has a weight that is a single number."""
+    """Has a scalar weight."""
 
     def build(self, shape):
         self.factor = self.add_weight(shape=(), initializer="ones", name="factor")
@@ -81,7 +81,7 @@ def odd(optimizer, **more):
 
 
 def pair(make_optimizer):
-    """The same model twice: as Keras trains it, and with its weights in one slice."""
+    """Return the same model twice: as Keras trains it, and with its weights in one slice."""
     keras.utils.set_random_seed(0)
     alone = odd(make_optimizer())
     keras.utils.set_random_seed(0)
@@ -95,15 +95,15 @@ def pair(make_optimizer):
         lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1, gradient_accumulation_steps=2),
     ],
 )
-def test_a_slice_updates_and_saves_as_keras_does(make):
+def test_a_slice_updates_and_saves_like_keras(make):
     x, y = data(20)
     alone, replica = pair(make)
     for _ in range(4):
         alone.train_on_batch(x, y)
         replica.train_step(batch(x, y), False)
     same_weights(replica.inner_model, alone)
-    told = replica.state()["optimizer"]["optimizer"]
-    for mine, theirs in zip(told, alone.optimizer.variables, strict=True):
+    slots = replica.state()["optimizer"]["optimizer"]
+    for mine, theirs in zip(slots, alone.optimizer.variables, strict=True):
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-6, err_msg=theirs.name)
     _, other = pair(make)
     other.load_state(replica.state())
@@ -112,7 +112,7 @@ def test_a_slice_updates_and_saves_as_keras_does(make):
     same_weights(replica.inner_model, other.inner_model)
 
 
-def test_gradients_find_their_weights_in_any_order_and_leave_the_others_alone():
+def test_gradients_in_any_order_update_their_weights_and_no_others():
     alone, replica = pair(lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1))
     for step, chosen in enumerate([[5, 0, 1, 2, 3, 4, 6], [3, 1], [6, 5, 4, 3, 2, 1, 0]]):
         for model in (alone, replica.inner_model):
@@ -120,23 +120,23 @@ def test_gradients_find_their_weights_in_any_order_and_leave_the_others_alone():
             grads = [keras.ops.full(variable.shape, 0.1 * (step + number)) for number, variable in enumerate(variables)]
             model.optimizer.apply_gradients(zip(grads, variables, strict=True))
     same_weights(replica.inner_model, alone)
-    with pytest.raises(ArgumentError, match="not among the trainable ones"):
+    with pytest.raises(ArgumentError, match="weights that were not trainable when training began"):
         replica.inner_model.optimizer.apply([keras.ops.ones(2)], [keras.Variable(np.ones(2, "f4"))])
 
 
-def test_what_has_been_trained_before_keeps_its_slots_once_cut_up():
+def test_a_trained_model_keeps_its_slots_when_it_is_sliced():
     x, y = data(20)
     keras.utils.set_random_seed(0)
     alone = odd(keras.optimizers.Adam(0.05))
     alone.train_on_batch(x, y)
     replica = SlicedReplica(pack(alone).open(), Collective(1, next(NUMBERS)), 0)
-    assert len(replica.inner_optimizer.variables) == 2  # no slots beside those of the slice
+    assert len(replica.inner_optimizer.variables) == 2  # no slots besides those of the slice
     alone.train_on_batch(x, y)
     replica.train_step(batch(x, y), False)
     same_weights(replica.inner_model, alone)
 
 
-def test_keras_own_files_hold_the_slots_of_all_slices(tmp_path):
+def test_keras_files_contain_the_slots_of_all_slices(tmp_path):
     x, y = data(20)
     alone, replica = pair(lambda: keras.optimizers.Adam(0.05))
     path = str(tmp_path / "model.keras")
@@ -163,23 +163,23 @@ def test_keras_own_files_hold_the_slots_of_all_slices(tmp_path):
     same_weights(restored.inner_model, alone)
 
 
-def test_an_optimizer_that_leaves_weights_out_of_its_decay_is_refused():
+def test_an_optimizer_with_weight_decay_exclusions_is_rejected():
     for excluded in ({"var_names": ["bias"]}, {"var_list": [keras.Variable(np.ones(2, "f4"))]}):
         optimizer = keras.optimizers.AdamW(0.05, weight_decay=0.1)
         optimizer.exclude_from_weight_decay(**excluded)
-        with pytest.raises(ArgumentError, match="exclude_from_weight_decay looks at whole weights"):
+        with pytest.raises(ArgumentError, match="exclude_from_weight_decay needs whole weights"):
             check_optimizer(optimizer)
 
 
 class Twice(Reducer):
-    """Two ranks that hold the same."""
+    """Reduces over two ranks with equal values."""
 
     world = 2
 
     def __init__(self):
         self.sent = []
 
-    def sums(self, tensors, place, scale=None):
+    def sums(self, tensors, site, scale=None):
         self.sent += [tuple(value.shape) for value in tensors]
         return [2 * value for value in tensors]
 

@@ -1,4 +1,4 @@
-"""The Keras part of the Orca document, snippet by snippet: only the imports and the data are ours."""
+"""The Keras snippets of the Orca document; only the imports and the data are changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def frame(session):
 
 
 @pytest.mark.spark
-def test_a_compiled_model(spark_session):
+def test_snippet_with_a_compiled_model(spark_session):
     init_orca_context(runtime="spark")
     df = frame(spark_session)
     model = create_keras_lenet_model()
@@ -67,7 +67,7 @@ def train_data_creator(config, batch_size):
     return dataset
 
 
-def test_creators(local: Context):
+def test_snippet_with_creators(local: Context):
     import pandas as pd
 
     est = Estimator.from_keras(model_creator=model_creator)
