@@ -15,7 +15,7 @@ from orca.callbacks import Callback, EarlyStopping, Logger
 from orca.context import Context
 from orca.errors import ArgumentError, ColumnError
 from orca.triggers import SeveralIteration
-from tests.backends.test_torch_fit import BACKENDS, alone, close, estimator
+from tests.backends.torch_estimators import BACKENDS, alone, close, estimator
 from tests.conformance.models import make_data
 
 WHOLE = [sync for sync in BACKENDS if sync != "sharded"]
