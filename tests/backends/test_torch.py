@@ -1,4 +1,4 @@
-"""The torch replica over several ranks: what single-process training does, N workers do too."""
+"""The torch replica on several ranks: N workers train as a single process does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def same_weights(one, two, **tolerance):
     ],
     ids=["plain", "ignore_index", "weight_zero", "weight_and_smoothing"],
 )
-def test_every_mean_is_the_mean_over_all_ranks(local: Context, loss):
+def test_losses_are_means_over_the_rows_of_all_ranks(local: Context, loss):
     y = Y.copy()
     if loss.ignore_index == -100 and loss.weight is None:
         y[::3] = -100
@@ -65,7 +65,7 @@ def test_every_mean_is_the_mean_over_all_ranks(local: Context, loss):
     assert est.evaluate(X, y)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_ignored_label_outside_the_classes_and_double_precision(local: Context):
+def test_ignored_labels_outside_the_classes_work_in_double_precision(local: Context):
     y = Y.copy()
     y[::4] = 255
     loss = nn.CrossEntropyLoss(weight=torch.tensor([0.5, 2.0], dtype=torch.float64), ignore_index=255)
@@ -83,7 +83,7 @@ class Unused(nn.Module):
         return self.used(x)
 
 
-def test_unused_parameters_train_and_stay_untouched(local: Context):
+def test_models_with_unused_parameters_train_and_leave_them_unchanged(local: Context):
     one, two = estimator(1, model=Unused), estimator(2, model=Unused)
     for est in (one, two):
         est.fit(X, Y, epochs=2, batch_size=10)
@@ -98,7 +98,7 @@ class Normed(nn.Sequential):
         super().__init__(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def test_batch_norm_scores_alike_everywhere_and_survives_a_short_last_step(local: Context):
+def test_batch_norm_evaluates_the_same_everywhere_after_a_short_last_step(local: Context):
     x, y = make_data(43)
     est = estimator(2, model=Normed)
     history = est.fit(x, y, epochs=2, batch_size=10, validation_data=(x, y))
@@ -115,15 +115,15 @@ class Dropping(nn.Sequential):
         super().__init__(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 2))
 
 
-def test_dropout_goes_on_the_same_after_a_restart_and_a_prediction(local: Context, tmp_path):
+def test_dropout_resumes_exactly_after_a_restart_and_a_prediction(local: Context, tmp_path):
     whole = estimator(2, model=Dropping)
     whole.fit(X, Y, epochs=4, batch_size=10)
     broken = estimator(2, model=Dropping)
     broken.fit(X, Y, epochs=2, batch_size=10)
     broken.predict(X)
-    broken.save(str(tmp_path / "half"))
+    broken.save(str(tmp_path / "saved"))
     broken.shutdown()
-    again = estimator(2, model=Dropping, seed=99).load(str(tmp_path / "half"))
+    again = estimator(2, model=Dropping, seed=99).load(str(tmp_path / "saved"))
     again.fit(X, Y, epochs=2, batch_size=10)
     same_weights(whole.get_model(), again.get_model(), rtol=0, atol=0)
 
@@ -136,7 +136,7 @@ def test_functional_loss_does_not_broadcast(local: Context):
     assert est.evaluate(X, target)["loss"] == pytest.approx(((output - target) ** 2).mean(), rel=1e-4)
 
 
-def test_partial_optimizers_and_learning_rate_by_its_long_name(local: Context):
+def test_partial_optimizers_and_the_config_key_learning_rate_set_the_rate(local: Context):
     first = estimator(1, optimizer=functools.partial(torch.optim.SGD, lr=0.5))
     second = estimator(1, optimizer=torch.optim.SGD, config={"learning_rate": 0.5})
     for est in (first, second):
@@ -150,10 +150,10 @@ class Configured(nn.Module):
         self.config, self.width, self.dropout = config, width, dropout
 
 
-def test_classes_and_functions_are_called_with_what_they_name():
+def test_classes_and_creators_receive_the_arguments_they_name():
     config = {"lr": 0.1, "width": 4}
-    made = TorchSpec(Configured, config=config).make_model()
-    assert (made.config, made.width, made.dropout) == (config, 4, 0.1)
+    model = TorchSpec(Configured, config=config).make_model()
+    assert (model.config, model.width, model.dropout) == (config, 4, 0.1)
     for loss in (nn.MSELoss, nn.MSELoss(), lambda: nn.MSELoss(), lambda config: nn.MSELoss(), _loss_of):
         assert isinstance(TorchSpec(Configured, loss=loss).make_loss(), nn.MSELoss)
     for loss in (functional.mse_loss, lambda output, target: 0, lambda *both: 0):
@@ -164,7 +164,7 @@ def _loss_of(config=None):
     return nn.MSELoss()
 
 
-def test_sums_are_refused_and_bytes_and_float_classes_are_taken(local: Context):
+def test_summed_losses_are_rejected_and_bytes_and_float_classes_are_accepted(local: Context):
     with pytest.raises(ArgumentError, match="reduction='sum'"):
         estimator(loss=nn.CrossEntropyLoss(reduction="sum"))
     with pytest.raises(ArgumentError, match="fit needs loss="):
@@ -179,7 +179,7 @@ def test_sums_are_refused_and_bytes_and_float_classes_are_taken(local: Context):
     assert tensors == big
 
 
-def test_a_copy_is_another_estimator(local: Context):
+def test_a_copy_trains_independently(local: Context):
     one = estimator()
     one.fit(X, Y, epochs=1, batch_size=10)
     two = copy.deepcopy(one)
@@ -189,15 +189,15 @@ def test_a_copy_is_another_estimator(local: Context):
     assert two.evaluate(X, Y)["loss"] != before
 
 
-def test_two_threads_share_a_gang_without_mixing(local: Context):
+def test_two_threads_share_a_gang_without_interference(local: Context):
     one, two = estimator(seed=1), estimator(seed=2)
     one.fit(X, Y, batch_size=10)
     expected = one.evaluate(X, Y)["loss"]
     thread = threading.Thread(target=lambda: two.fit(X, Y, epochs=200, batch_size=10))
     thread.start()
-    found = [one.evaluate(X, Y)["loss"] for _ in range(3)]
+    losses = [one.evaluate(X, Y)["loss"] for _ in range(3)]
     thread.join()
-    assert found == [expected] * 3
+    assert losses == [expected] * 3
 
 
 def test_rank_killed_while_idle_is_replaced(local: Context):
@@ -215,7 +215,7 @@ def test_rank_killed_while_idle_is_replaced(local: Context):
     assert est.evaluate(X, Y)["loss"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_forked_child_leaves_the_parents_gang_alone(local: Context):
+def test_a_forked_child_does_not_stop_the_parents_gang(local: Context):
     est = estimator()
     est.fit(X, Y, batch_size=10)
     expected = est.evaluate(X, Y)["loss"]
@@ -231,7 +231,7 @@ def test_forked_child_leaves_the_parents_gang_alone(local: Context):
     assert est.evaluate(X, Y)["loss"] == expected
 
 
-def test_modules_found_later_are_found_by_warm_ranks(local: Context, tmp_path):
+def test_warm_ranks_import_modules_that_were_added_later(local: Context, tmp_path):
     est = estimator()
     est.fit(X, Y, batch_size=10)
     (tmp_path / "late_module.py").write_text(
@@ -246,7 +246,7 @@ def test_modules_found_later_are_found_by_warm_ranks(local: Context, tmp_path):
         sys.path.remove(str(tmp_path))
 
 
-def test_stopped_zygote_does_not_leave_a_stopped_rank(local: Context):
+def test_stopping_a_gang_ends_a_suspended_rank(local: Context):
     gang = local.gang(2)
     gang.call(_nothing)
     victim = psutil.Process(gang.places[0].pid)

@@ -16,7 +16,7 @@ from tests.conformance.models import make_data, model_creator
 
 
 class Slow(nn.Module):
-    """Takes its time on the last worker."""
+    """Sleeps in every training step of one worker."""
 
     def __init__(self, seconds: float, rank: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Slow(nn.Module):
 
 
 class Clock(Callback):
-    """When each rank was done with its steps, and how far the others were, by files of steps."""
+    """Records in one file per rank when each step ended."""
 
     acts_on_batches = False
 
@@ -45,7 +45,7 @@ def times(folder, rank):
     return [float(line.split()[1]) for line in (folder / str(rank)).read_text().splitlines()]
 
 
-def test_async_lets_fast_workers_go_ahead_but_not_further_than_the_staleness(local: Context, tmp_path):
+def test_async_workers_run_ahead_by_at_most_the_staleness(local: Context, tmp_path):
     x, y = make_data(160)
     for staleness in (None, 3):
         folder = tmp_path / str(staleness)
@@ -57,15 +57,15 @@ def test_async_lets_fast_workers_go_ahead_but_not_further_than_the_staleness(loc
         fast, slow = times(folder, 0), times(folder, 1)
         assert len(fast) == len(slow) == 20
         if staleness is None:
-            # All its steps in the time of a few of the slow one's.
+            # The fast worker finishes all steps while the slow one takes a few.
             assert fast[-1] - fast[0] < 0.5 * (slow[-1] - slow[0])
         else:
-            # It ends a step only when the slow one has ended all but three of those before it.
+            # The fast worker ends a step only after the slow one has ended all but three of the steps before.
             for step in range(4, 20):
                 assert fast[step] > slow[step - staleness - 1] - 0.02
 
 
-def test_async_learns_with_several_servers_and_its_state_serves_the_others(local: Context, tmp_path):
+def test_async_learns_with_several_servers_and_other_backends_load_its_state(local: Context, tmp_path):
     x, y = make_data(400)
     est = estimator(
         "server", mode="async", servers=2, staleness=2, optimizer=torch.optim.Adam, config={"lr": 0.01},

@@ -1,4 +1,4 @@
-"""Cases in which ranks could wait for each other for ever or train something else than one process would."""
+"""Cases in which ranks could wait for each other forever, or train differently from a single process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orca.triggers import SeveralIteration
 from tests.backends.torch_estimators import BACKENDS, alone, close, estimator
 from tests.conformance.models import make_data
 
-WHOLE = [sync for sync in BACKENDS if sync != "sharded"]
+UNSHARDED = [sync for sync in BACKENDS if sync != "sharded"]
 
 
 class FailsThird(torch.optim.SGD):
@@ -29,13 +29,13 @@ class FailsThird(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_a_server_that_fails_ends_the_fit(local: Context):
+def test_a_failing_server_ends_the_fit(local: Context):
     est = estimator("server", mode="async", optimizer=lambda model, config: FailsThird(model.parameters(), 0.1))
     with pytest.raises(WorkerError, match="rank 2 .*ZeroDivisionError: third step"):
         est.fit(*make_data(64), epochs=2, batch_size=8)
 
 
-def test_one_rank_that_stops_before_an_epoch_stops_all(local: Context):
+def test_a_stop_of_one_rank_before_an_epoch_stops_all(local: Context):
     class Stop(Callback):
         def before_epoch(self, run):
             if run.rank == 0 and run.epoch == 2:
@@ -46,7 +46,7 @@ def test_one_rank_that_stops_before_an_epoch_stops_all(local: Context):
     assert (len(history), history.stopped, est.epoch) == (1, "enough", 1)
 
 
-def test_an_asynchronous_worker_that_stops_early_leaves_the_others_steps_to_the_loggers(local: Context):
+def test_loggers_receive_all_steps_when_an_asynchronous_worker_stops_early(local: Context):
     class Stop(Callback):
         acts_on_batches = False
 
@@ -54,27 +54,27 @@ def test_an_asynchronous_worker_that_stops_early_leaves_the_others_steps_to_the_
             if run.rank == 1 and run.batch == 2:
                 run.stop("enough")
 
-    class Notes(Logger):
+    class Recorder(Logger):
         def steps(self, first, values):
-            self.told = first, values
+            self.received = first, values
 
-    notes = Notes()
+    recorder = Recorder()
     est = estimator("server", mode="async")
-    history = est.fit(*make_data(64), epochs=3, batch_size=16, callbacks=[Stop(), notes])
-    first, values = notes.told
+    history = est.fit(*make_data(64), epochs=3, batch_size=16, callbacks=[Stop(), recorder])
+    first, values = recorder.received
     assert (first, len(history), history.stopped) == (1, 1, "enough")
-    assert {name: len(told) for name, told in values.items()} == {"loss": 4, "lr": 4}
+    assert {name: len(column) for name, column in values.items()} == {"loss": 4, "lr": 4}
     assert np.isfinite(values["loss"]).all()
 
 
-def test_an_asynchronous_worker_with_all_rows_of_a_short_step_pushes_their_mean(local: Context):
+def test_an_asynchronous_worker_pushes_the_mean_of_a_short_step(local: Context):
     x, y = make_data(1)
     est = estimator("server", mode="async")
     est.fit(x, y, epochs=3, batch_size=2)
     close(est, alone(x, y, _step, epochs=3, batch_size=2))
 
 
-def test_models_live_on_gpus_only_where_every_rank_has_one():
+def test_models_use_gpus_only_if_every_rank_has_one():
     assert have_gpus([(0, 1)])
     assert have_gpus([(0, 2), (1, 2), (0, 1)])
     assert not have_gpus([(0, 1), (1, 1)])  # two ranks on a host with one GPU
@@ -82,7 +82,7 @@ def test_models_live_on_gpus_only_where_every_rank_has_one():
 
 
 class Branches(nn.Module):
-    """Uses one of two branches, by the data."""
+    """Uses one of two branches, depending on the data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,16 +92,16 @@ class Branches(nn.Module):
         return self.left(x) if x[0, 0] > 0 else self.right(x)
 
 
-@pytest.mark.parametrize("sync", WHOLE)
-def test_parameters_used_on_some_ranks_only_do_not_hang(local: Context, sync):
+@pytest.mark.parametrize("sync", UNSHARDED)
+def test_parameters_used_on_only_some_ranks_do_not_hang(local: Context, sync):
     x, y = make_data(96)
     est = estimator(sync, model=lambda config: Branches(), workers=3)
     history = est.fit(x, y, epochs=3, batch_size=12)
     assert np.isfinite(history["loss"]).all()
 
 
-class Thaw(Callback):
-    """Trains the first layer from the second epoch on, the last one only in the first."""
+class Unfreeze(Callback):
+    """Trains the last layer only in the first epoch, and the first layer in later ones."""
 
     acts_on_batches = False
 
@@ -110,17 +110,17 @@ class Thaw(Callback):
         run.model[2].requires_grad_(run.epoch == 1)
 
 
-@pytest.mark.parametrize("sync", WHOLE)
-def test_layers_frozen_and_thawed_by_a_callback_train_as_in_one_process(local: Context, sync):
+@pytest.mark.parametrize("sync", UNSHARDED)
+def test_layers_frozen_and_unfrozen_by_a_callback_train_as_in_one_process(local: Context, sync):
     x, y = make_data(48)
     est, single = estimator(sync), estimator(workers=1)
     for one in (est, single):
-        one.fit(x, y, epochs=3, batch_size=16, callbacks=[Thaw()])
+        one.fit(x, y, epochs=3, batch_size=16, callbacks=[Unfreeze()])
     close(est, single.get_model())
 
 
 class Late(nn.Module):
-    """Begins to use a part of it with its third training step."""
+    """Uses one of its layers only from the third training step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,8 +131,8 @@ class Late(nn.Module):
         return self.body(x) + (self.late(x) if self.calls > 2 else 0)
 
 
-@pytest.mark.parametrize("sync", WHOLE)
-def test_parameters_used_later_are_trained_then(local: Context, sync):
+@pytest.mark.parametrize("sync", UNSHARDED)
+def test_parameters_first_used_in_a_later_step_are_trained(local: Context, sync):
     x, y = make_data(64)
     est, single = (estimator(s, model=lambda config: Late(), workers=n) for s, n in ((sync, 2), ("ddp", 1)))
     for one in (est, single):
@@ -141,16 +141,16 @@ def test_parameters_used_later_are_trained_then(local: Context, sync):
 
 
 @pytest.mark.parametrize("labels", ["series", "float"])
-def test_ignored_labels_are_found_in_every_form(local: Context, labels):
+def test_ignored_labels_are_recognized_in_series_and_floats(local: Context, labels):
     pandas = pytest.importorskip("pandas")
     x, y = make_data(64)
     y[::3] = -100
-    given = pandas.Series(y) if labels == "series" else y.astype("f4")
-    losses = [estimator(workers=n).fit(x, given, epochs=2, batch_size=16)["loss"] for n in (1, 2)]
+    column = pandas.Series(y) if labels == "series" else y.astype("f4")
+    losses = [estimator(workers=n).fit(x, column, epochs=2, batch_size=16)["loss"] for n in (1, 2)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
-def test_weights_by_name_come_from_shards_too(local: Context):
+def test_sample_weights_may_be_named_columns_of_shards(local: Context):
     x, y = make_data(40)
     weight = np.linspace(0, 2, 40).astype("f4")
     shards = XShards.partition({"x": x, "y": y, "weight": weight})
@@ -162,19 +162,19 @@ def test_weights_by_name_come_from_shards_too(local: Context):
         estimator().fit(shards, sample_weight="wait")
 
 
-def test_loss_creators_count_like_losses(local: Context):
+def test_loss_creators_are_equivalent_to_losses(local: Context):
     x, y = make_data(60)
     options = {"model": lambda config: nn.Linear(6, 1), "metrics": ["accuracy"]}
-    made, given = (
+    by_creator, by_object = (
         estimator(loss=loss, **options) for loss in (lambda config: nn.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss())
     )
-    for est in (made, given):
+    for est in (by_creator, by_object):
         est.fit(x, y.astype("f4"), batch_size=20, class_weight={1: 2.0})
-    assert made.evaluate(x, y.astype("f4")) == given.evaluate(x, y.astype("f4"))
-    assert made.score(x, y.astype("f4")) >= 0
+    assert by_creator.evaluate(x, y.astype("f4")) == by_object.evaluate(x, y.astype("f4"))
+    assert by_creator.score(x, y.astype("f4")) >= 0
 
 
-def test_rates_set_before_the_first_step_stay(local: Context, tmp_path):
+def test_rates_set_before_the_first_step_are_kept(local: Context, tmp_path):
     class Slower(Callback):
         def before_run(self, run):
             for group in run.optimizer.param_groups:
@@ -189,25 +189,25 @@ def test_rates_set_before_the_first_step_stay(local: Context, tmp_path):
         assert est.fit(x, y, batch_size=16, callbacks=[Slower()])["lr"] == [0.003]
 
 
-def test_learning_goes_on_with_the_schedule_after_load_and_set_params(local: Context, tmp_path):
+def test_the_schedule_continues_after_load_and_set_params(local: Context, tmp_path):
     def cosine(optimizer, config):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 6)
 
     x, y = make_data(48)
     whole = estimator(scheduler_creator=cosine)
     rates = whole.fit(x, y, epochs=5, batch_size=16)["lr"]
-    half = estimator(scheduler_creator=cosine)
-    half.fit(x, y, epochs=2, batch_size=16)
-    path = half.save(str(tmp_path / "half"))
+    first = estimator(scheduler_creator=cosine)
+    first.fit(x, y, epochs=2, batch_size=16)
+    path = first.save(str(tmp_path / "first"))
     loaded = estimator(scheduler_creator=cosine).load(path)
     assert loaded.fit(x, y, epochs=3, batch_size=16)["lr"] == pytest.approx(rates[2:])
-    half.set_params(batch_size=8)
-    assert half.seed == whole.seed
-    assert half.fit(x, y, epochs=3, batch_size=16)["lr"] == pytest.approx(rates[2:])
+    first.set_params(batch_size=8)
+    assert first.seed == whole.seed
+    assert first.fit(x, y, epochs=3, batch_size=16)["lr"] == pytest.approx(rates[2:])
 
 
 @pytest.mark.parametrize("sync", ["ddp", "server"])
-def test_weights_alone_are_trained_by_a_fresh_optimizer_on_warm_ranks_too(local: Context, sync, tmp_path):
+def test_loading_only_weights_resets_the_optimizer_on_warm_ranks_too(local: Context, sync, tmp_path):
     x, y = make_data(48)
     warm, cold = (estimator(sync, optimizer=torch.optim.Adam, config={"lr": 0.05}) for _ in range(2))
     warm.fit(x, y, epochs=3, batch_size=16)
@@ -217,7 +217,7 @@ def test_weights_alone_are_trained_by_a_fresh_optimizer_on_warm_ranks_too(local:
     close(warm, cold.get_model(), rtol=0, atol=0)
 
 
-def test_a_fit_that_learned_keeps_it_whatever_a_logger_does_after(local: Context):
+def test_a_failing_logger_does_not_discard_a_finished_fit(local: Context):
     class Bad(Logger):
         def end(self, error):
             raise RuntimeError("full disk")
@@ -244,13 +244,13 @@ def test_torchmetrics_are_exact_and_survive_a_checkpoint_within_an_epoch(local: 
         torchmetrics.AUROC(task="multiclass", num_classes=2),
     ]
     whole = estimator(metrics=metrics)
-    told = whole.fit(x, y, epochs=1, batch_size=16)
+    expected = whole.fit(x, y, epochs=1, batch_size=16)
     first = estimator(metrics=metrics, model_dir=str(tmp_path))
     first.fit(x, y, max_steps=3, batch_size=16, checkpoint_trigger=SeveralIteration(3))
     second = estimator(metrics=metrics)
     history = second.fit(x, y, epochs=1, batch_size=16, resume=Path(tmp_path))
     for name in ("accuracy", "auc"):
-        assert history[name] == pytest.approx(told[name])
+        assert history[name] == pytest.approx(expected[name])
     plain = estimator(metrics=["accuracy", "auc"]).load(second.save(str(tmp_path / "saved")))
     assert plain.evaluate(x, y) == pytest.approx(second.evaluate(x, y))
     with pytest.raises(WorkerError, match="Resume with the same metrics"):
@@ -259,7 +259,7 @@ def test_torchmetrics_are_exact_and_survive_a_checkpoint_within_an_epoch(local: 
         estimator().fit(x, y, resume=3)
 
 
-def test_resume_with_nothing_left_to_do_changes_nothing(local: Context):
+def test_resuming_a_finished_run_changes_nothing(local: Context):
     x, y = make_data(64)
     est = estimator()
     est.fit(x, y, batch_size=16, max_steps=6)
@@ -268,7 +268,7 @@ def test_resume_with_nothing_left_to_do_changes_nothing(local: Context):
     assert (est.epoch, est.step, est._learned.position.batch) == before
 
 
-def test_early_stopping_begins_anew_in_a_second_fit(local: Context):
+def test_early_stopping_is_reset_in_a_second_fit(local: Context):
     x, y = make_data(64)
     stop = EarlyStopping("loss", patience=1, restore_best=True)
     est = estimator()
@@ -288,7 +288,7 @@ def test_data_creators_keep_the_shards_they_return(local: Context):
     assert len(shards.collect()) == 2
 
 
-def test_sharded_models_may_be_of_any_build(local: Context):
+def test_sharding_supports_models_with_tied_weights(local: Context):
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -311,10 +311,10 @@ def _step(model, xs, ys, rows):
     nn.functional.cross_entropy(model(xs), ys).backward()
 
 
-def test_half_written_checkpoints_are_written_over(local: Context, tmp_path):
+def test_incomplete_checkpoints_are_overwritten(local: Context, tmp_path):
     folder = tmp_path / "checkpoint-2"
     folder.mkdir()
-    (folder / "arrays-cut.safetensors").write_bytes(b"half")
+    (folder / "arrays-cut.safetensors").write_bytes(b"incomplete")
     est = estimator(model_dir=str(tmp_path))
     est.fit(*make_data(64), max_steps=2, batch_size=16, checkpoint_trigger=2)
     assert estimator().load_orca_checkpoint(str(tmp_path)).step == 2

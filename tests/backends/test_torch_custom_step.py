@@ -30,16 +30,16 @@ def gan_step(step):
     noise = torch.linspace(-1, 1, len(real) * 2).view(-1, 2)
     score = nn.functional.binary_cross_entropy_with_logits
     fake = step.model["make"](noise)
-    told = [step.model["judge"](rows) for rows in (real, fake.detach())]
-    judged = score(told[0], torch.ones(len(real), 1)) + score(told[1], torch.zeros(len(real), 1))
-    step.minimize(judged, "judge")
-    made = score(step.model["judge"](fake), torch.ones(len(real), 1))
-    step.minimize(made, "make")
-    return {"judge_loss": judged, "make_loss": made}
+    logits = [step.model["judge"](rows) for rows in (real, fake.detach())]
+    judge_loss = score(logits[0], torch.ones(len(real), 1)) + score(logits[1], torch.zeros(len(real), 1))
+    step.minimize(judge_loss, "judge")
+    make_loss = score(step.model["judge"](fake), torch.ones(len(real), 1))
+    step.minimize(make_loss, "make")
+    return {"judge_loss": judge_loss, "make_loss": make_loss}
 
 
 @pytest.mark.parametrize("sync", ["ddp", pytest.param("horovod", marks=pytest.mark.horovod)])
-def test_a_custom_step_trains_two_losses_without_labels(local: Context, sync, tmp_path):
+def test_a_custom_step_minimizes_two_losses_without_labels(local: Context, sync, tmp_path):
     x = (np.random.default_rng(0).normal(size=(64, 4)) + 3).astype("f4")
     options = {"model": generator, "optimizer": two_optimizers, "loss": None, "train_step": gan_step}
     est = estimator(sync, **options)
@@ -69,7 +69,7 @@ def test_a_custom_step_equals_one_process(local: Context):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
-def test_a_custom_step_takes_pairs_frames_and_validation(local: Context):
+def test_a_custom_step_works_with_pairs_dataframes_and_validation(local: Context):
     pandas = pytest.importorskip("pandas")
 
     def plain(step):
@@ -91,7 +91,7 @@ def test_a_custom_step_takes_pairs_frames_and_validation(local: Context):
     history = est.fit((x, y), epochs=1, batch_size=16)
     assert history["lr"] == pytest.approx([0.025])
     frame = pandas.DataFrame(x, columns=list("abcdef")).assign(label=y)
-    found = estimator(**options).fit(frame, feature_cols=list("abcdef"), label_cols="label", epochs=1, batch_size=16)
+    framed = estimator(**options).fit(frame, feature_cols=list("abcdef"), label_cols="label", epochs=1, batch_size=16)
     np.testing.assert_allclose(
-        found["loss"], estimator(**options).fit(x, y, epochs=1, batch_size=16)["loss"], rtol=1e-5
+        framed["loss"], estimator(**options).fit(x, y, epochs=1, batch_size=16)["loss"], rtol=1e-5
     )

@@ -36,7 +36,7 @@ class Bad(nn.Module):
         return self.body(x).sqrt() * float("nan")
 
 
-def test_bad_input_is_told_before_the_launch_or_by_the_rank(local: Context):
+def test_bad_input_is_reported_before_the_launch_or_by_the_rank(local: Context):
     pandas = pytest.importorskip("pandas")
     x, y = make_data(20)
     with pytest.raises(NotPicklableError, match=r"model\.encoder\.guard is a lock"):
@@ -87,7 +87,7 @@ def test_bad_input_is_told_before_the_launch_or_by_the_rank(local: Context):
         estimator().export("onnx", "model")
 
 
-def test_options_that_do_not_go_together_are_refused(local: Context):
+def test_incompatible_options_are_rejected(local: Context):
     x, y = make_data(20)
     for options, words in (
         ({"sharded": True, "compression": "fp16"}, "does not go together with sharded=True"),

@@ -1,4 +1,4 @@
-"""Exported models give the model's own outputs at any number of rows, and a failed export leaves nothing."""
+"""Exported models return the model's outputs for any number of rows, and a failed export leaves no files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ rng = np.random.default_rng(5)
 
 
 class Pictures(nn.Module):
-    """Convolution, running statistics, dropout, and a reshape that asks for the number of rows."""
+    """Convolution, running statistics, dropout, and a reshape that depends on the number of rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Pictures(nn.Module):
 
 
 class Two(nn.Module):
-    """Two inputs, one of them indices; several outputs under names."""
+    """Two inputs, one of them indices; several named outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class OneDict(nn.Module):
 
 
 class Sequences(nn.Module):
-    """What exporters find hard: recurrence and attention."""
+    """Recurrence and attention, which are hard to export."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,29 +72,29 @@ class Sequences(nn.Module):
 
 
 class Pair(NamedTuple):
-    """An output whose class a file cannot name."""
+    """An output whose class a file cannot refer to."""
 
     more: torch.Tensor
     less: torch.Tensor
 
 
 class Named(nn.Module):
-    """Gives a named tuple."""
+    """Returns a named tuple."""
 
     def forward(self, x):
         return Pair(x + 1, x - 1)
 
 
 class Repeated(nn.Module):
-    """Gives its input back, and one result twice."""
+    """Returns its input, and one result twice."""
 
     def forward(self, x):
-        twice = x * 2
-        return {"x": x, "once": twice, "again": twice}
+        double = x * 2
+        return {"x": x, "once": double, "again": double}
 
 
 class Branch(nn.Module):
-    """Does another thing for other values, which only a script can keep."""
+    """Branches on values, which only a script preserves."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if bool(x.sum() > 0):
@@ -103,14 +103,14 @@ class Branch(nn.Module):
 
 
 class HiddenBranch(nn.Module):
-    """The same, in words that a script does not know: a trace of it would be wrong for other values."""
+    """Branches in a way that cannot be scripted, and a trace of it would be wrong for other values."""
 
     def forward(self, x):
         return [lambda v: v * 2, lambda v: v + 1][int(x.sum() > 0)](x)
 
 
 class Frozen(nn.Module):
-    """Leaves torch on the way, so that a trace sees a constant."""
+    """Computes outside torch, so that a trace records a constant."""
 
     def forward(self, x):
         return torch.from_numpy(np.cumsum(x.detach().numpy(), axis=1))
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[nn.Module, Any]] = {
 
 
 def run(module: Any, model: nn.Module, data: Any) -> list[np.ndarray]:
-    """The outputs of a module that takes what `model` takes."""
+    """Return the outputs of a module that has the inputs of `model`."""
     data = tree_map(torch.from_numpy, data)
     with torch.no_grad():
         if isinstance(data, tuple):
@@ -147,7 +147,7 @@ def run(module: Any, model: nn.Module, data: Any) -> list[np.ndarray]:
 
 
 def from_file(kind: str, path: str, model: nn.Module, data: Any) -> list[np.ndarray]:
-    """Read the file with what users would read it with, and run it."""
+    """Load the file with the usual library, and run it."""
     if kind == "torchscript":
         return run(torch.jit.load(path), model, data)
     if kind == "exported_program":
@@ -173,26 +173,26 @@ def need(kind: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated")
-def test_every_format_gives_the_models_outputs_at_other_numbers_of_rows(kind: str, case: str, tmp_path: Path) -> None:
+def test_every_format_returns_the_models_outputs_for_any_number_of_rows(kind: str, case: str, tmp_path: Path) -> None:
     need(kind)
     model, data = CASES[case]
     if isinstance(model, Pictures):
-        model.train()(torch.from_numpy(numbers(9, 1, 8, 8)) * 3)  # running statistics that are not the first ones
+        model.train()(torch.from_numpy(numbers(9, 1, 8, 8)) * 3)  # changes the running statistics
     path = export(model, kind, str(tmp_path / "model"), take_rows(data, 0, 1))
     assert path == str(tmp_path / "model") + SUFFIXES[kind]
     assert model.training, "the caller's model keeps its mode"
     for rows in (1, 2, 5):
         some = take_rows(data, 0, rows)
-        wanted, found = run(copy.deepcopy(model).eval(), model, some), from_file(kind, path, model, some)
-        assert len(found) == len(wanted)
-        for one, two in zip(found, wanted, strict=True):
+        expected, actual = run(copy.deepcopy(model).eval(), model, some), from_file(kind, path, model, some)
+        assert len(actual) == len(expected)
+        for one, two in zip(actual, expected, strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
     extra = {"model.bin"} if kind == "openvino" else set()
     assert {file.name for file in tmp_path.iterdir()} == {f"model{SUFFIXES[kind]}"} | extra
 
 
 @pytest.mark.parametrize("kind", ["onnx", "openvino"])
-def test_inputs_and_outputs_have_the_names_of_the_model_and_only_rows_are_open(kind: str, tmp_path: Path) -> None:
+def test_inputs_and_outputs_have_the_models_names_and_only_rows_are_dynamic(kind: str, tmp_path: Path) -> None:
     openvino = pytest.importorskip("openvino")
     pytest.importorskip("onnxscript")
     for case, ins, outs in (
@@ -208,7 +208,7 @@ def test_inputs_and_outputs_have_the_names_of_the_model_and_only_rows_are_open(k
         assert {port.any_name: str(port.partial_shape) for port in read.outputs} == outs
 
 
-def test_bytes_become_the_models_floats_as_in_predict(tmp_path: Path) -> None:
+def test_bytes_are_converted_to_the_models_dtype_as_in_predict(tmp_path: Path) -> None:
     model = nn.Linear(3, 2).double()
     path = export(model, "torchscript", str(tmp_path / "m.pt"), np.arange(6, dtype=np.uint8).reshape(2, 3))
     assert path == str(tmp_path / "m.pt")
@@ -222,37 +222,37 @@ def test_a_script_keeps_branches(tmp_path: Path) -> None:
     assert torch.equal(loaded(-one), -one * 2)
 
 
-def test_a_trace_that_would_be_wrong_for_other_values_is_refused(tmp_path: Path) -> None:
+def test_a_trace_that_would_be_wrong_for_other_values_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="depends on the number of rows or on the values"):
         export(HiddenBranch(), "torchscript", str(tmp_path / "m"), numbers(2, 3))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["torch_export", "ExportedProgram", "exported-program", "EXPORTED_PROGRAM"])
-def test_kinds_have_aliases_and_folders_are_made(kind: str, tmp_path: Path) -> None:
+def test_kinds_have_aliases_and_folders_are_created(kind: str, tmp_path: Path) -> None:
     path = export(nn.Linear(3, 1), kind, str(tmp_path / "new" / "v1.2"), numbers(2, 3))
     assert path == str(tmp_path / "new" / "v1.2.pt2")
     assert torch.export.load(path).module()(torch.ones(7, 3)).shape == (7, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_said_and_random_numbers_and_loggers_stay(kind: str, tmp_path: Path, capfd: Any) -> None:
+def test_export_is_silent_and_keeps_random_numbers_and_log_levels(kind: str, tmp_path: Path, capfd: Any) -> None:
     need(kind)
     before, level = torch.random.get_rng_state(), logging.getLogger("torch").level
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         export(Sequences(), kind, str(tmp_path / "m"), numbers(2, 6, 3))
-    made = torch.random.get_rng_state()
+    after = torch.random.get_rng_state()
     torch.random.set_rng_state(before)
-    Sequences()  # making it draws its first weights
-    assert torch.equal(made, torch.random.get_rng_state())
+    Sequences()  # draws its initial weights
+    assert torch.equal(after, torch.random.get_rng_state())
     assert [str(warning.message) for warning in caught] == []
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger("torch").level == level
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_cannot_be_exported_leaves_the_old_file_and_nothing_else(kind: str, tmp_path: Path) -> None:
+def test_a_failed_export_keeps_the_old_file_and_leaves_nothing_else(kind: str, tmp_path: Path) -> None:
     need(kind)
     model = Frozen() if kind == "torchscript" else Branch()
     old = tmp_path / f"m{SUFFIXES[kind]}"
@@ -279,7 +279,7 @@ def test_a_model_that_cannot_be_exported_leaves_the_old_file_and_nothing_else(ki
 def test_a_missing_package_names_the_command(
     kind: str, package: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, package, None)  # what Python itself does for a module that cannot be imported
+    monkeypatch.setitem(sys.modules, package, None)  # makes the import fail
     with pytest.raises(MissingPackageError) as caught:
         export(nn.Linear(3, 1), kind, str(tmp_path / "m"), numbers(2, 3))
     assert package in str(caught.value)
@@ -300,7 +300,7 @@ def test_a_missing_package_names_the_command(
         ("torchscript", "m", (np.zeros((2, 3)), np.zeros(3)), DataError, "different numbers of rows"),
     ],
 )
-def test_unusable_arguments_say_what_to_do(
+def test_invalid_arguments_are_rejected_with_advice(
     kind: Any, name: str, example: Any, error: type[Exception], words: str, tmp_path: Path
 ) -> None:
     path = str(tmp_path / name) if name == "m" else name

@@ -32,7 +32,7 @@ def test_clipping_accumulation_and_adamw_groups_equal_one_process(local: Context
     est.fit(x, y, epochs=2, batch_size=16, accumulate=3, clip_norm=0.05, clip_value=0.2)
     net = alone(x, y, step, optimizer=optimizer)
     close(est, net, rtol=1e-4, atol=1e-5)
-    # The predecessor's names for the same.
+    # The predecessor's methods for the same options.
     named = estimator(sync, optimizer=optimizer)
     named.set_l2_norm_gradient_clipping(0.05)
     named.set_constant_gradient_clipping(-0.2, 0.2)
@@ -43,8 +43,8 @@ def test_clipping_accumulation_and_adamw_groups_equal_one_process(local: Context
 
 
 @pytest.mark.parametrize("sync", BACKENDS)
-def test_pieces_are_as_many_on_every_rank(local: Context, sync):
-    # The last step has two rows, for one rank alone: the others take part without any of their own.
+def test_accumulation_matches_one_process_when_a_rank_has_no_rows(local: Context, sync):
+    # The last step has two rows, all on one rank; the other ranks take part without rows.
     x, y = make_data(66)
 
     def step(model, xs, ys, rows):
@@ -56,7 +56,7 @@ def test_pieces_are_as_many_on_every_rank(local: Context, sync):
 
 
 @pytest.mark.parametrize("sync", BACKENDS)
-def test_sample_and_class_weights_are_a_weighted_mean_over_all_ranks(local: Context, sync):
+def test_sample_and_class_weights_give_the_weighted_mean_over_all_ranks(local: Context, sync):
     x, y = make_data(61)
     weights = np.random.default_rng(0).uniform(0, 3, len(x)).astype("f4")
     classes = torch.tensor([0.5, 4.0])
@@ -72,11 +72,11 @@ def test_sample_and_class_weights_are_a_weighted_mean_over_all_ranks(local: Cont
     close(est, net)
     with torch.no_grad():
         losses = nn.functional.cross_entropy(net(torch.from_numpy(x)), torch.from_numpy(y), reduction="none").numpy()
-    found = est.evaluate(x, y, sample_weight=weights, batch_size=7)["loss"]
-    assert found == pytest.approx((losses * weights).sum() / weights.sum(), rel=1e-4)
+    loss = est.evaluate(x, y, sample_weight=weights, batch_size=7)["loss"]
+    assert loss == pytest.approx((losses * weights).sum() / weights.sum(), rel=1e-4)
 
 
-def test_weights_come_from_a_column_and_need_a_loss_with_rows(local: Context):
+def test_sample_weights_may_be_a_column_and_need_a_loss_per_row(local: Context):
     pandas = pytest.importorskip("pandas")
     x, y = make_data(40)
     frame = pandas.DataFrame(x, columns=list("abcdef")).assign(label=y, weight=np.linspace(0, 1, 40))
@@ -85,7 +85,7 @@ def test_weights_come_from_a_column_and_need_a_loss_with_rows(local: Context):
     two.fit(x, y, sample_weight=np.linspace(0, 1, 40), epochs=1, batch_size=8)
     close(one, two.get_model())
     est = estimator(loss=lambda output, target: nn.functional.cross_entropy(output, target))
-    with pytest.raises(ArgumentError, match="need a loss that can give a value per row"):
+    with pytest.raises(ArgumentError, match="need a loss that can return one value per row"):
         est.fit(x, y, class_weight={0: 2.0})
     with pytest.raises(ArgumentError, match="class_weight=.*expected a dict"):
         estimator().fit(x, y, class_weight=[1, 2])
@@ -110,7 +110,7 @@ def test_sync_batchnorm_equals_one_process(local: Context, sync):
 
 @pytest.mark.parametrize("sync", BACKENDS)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_learns(local: Context, sync, precision):
+def test_training_in_half_precision_learns(local: Context, sync, precision):
     x, y = make_data(400)
     est = estimator(sync, precision=precision, optimizer=torch.optim.Adam, config={"lr": 0.02}, metrics=["accuracy"])
     history = est.fit(x, y, epochs=12, batch_size=32)
@@ -120,7 +120,7 @@ def test_half_precision_learns(local: Context, sync, precision):
 
 @pytest.mark.parametrize("sync", ["ddp", "server"])
 @pytest.mark.parametrize("compression", ["fp16", "bf16"])
-def test_compressed_gradients_stay_near(local: Context, sync, compression):
+def test_compressed_gradients_change_the_loss_only_slightly(local: Context, sync, compression):
     x, y = make_data(64)
     est, plain = estimator(sync, compression=compression), estimator(sync)
     losses = [one.fit(x, y, epochs=4, batch_size=16)["loss"] for one in (est, plain)]
@@ -136,7 +136,7 @@ def test_horovod_compresses_to_fp16(local: Context):
 
 
 @pytest.mark.parametrize("sync", BACKENDS)
-def test_lazy_layers_and_unused_parameters_work_as_in_one_process(local: Context, sync):
+def test_lazy_layers_train_and_unused_parameters_do_not_change(local: Context, sync):
     class Lazy(nn.Module):
         def __init__(self):
             super().__init__()
@@ -155,7 +155,7 @@ def test_lazy_layers_and_unused_parameters_work_as_in_one_process(local: Context
     assert est.predict(x).shape == (50, 2)
     torch.manual_seed(SEED)
     if sync != "sharded":
-        # Weight decay would shrink it if it were given a gradient of zeros.
+        # Weight decay would shrink it if it had a zero gradient.
         np.testing.assert_array_equal(est.get_model().spare.weight.detach(), Lazy().spare.weight.detach())
 
 

@@ -15,13 +15,13 @@ from tests.backends.torch_estimators import close, estimator
 from tests.conformance.models import make_data
 
 
-def test_schedulers_step_per_epoch_per_step_and_by_result(local: Context):
+def test_schedulers_step_per_epoch_per_step_and_on_plateaus(local: Context):
     x, y = make_data(64)
     lr = torch.optim.lr_scheduler
     est = estimator(scheduler_creator=lambda optimizer, config: lr.StepLR(optimizer, 1, gamma=config["gamma"]),
                     config={"lr": 0.1, "gamma": 0.5})  # fmt: skip
     assert est.fit(x, y, epochs=3, batch_size=16)["lr"] == pytest.approx([0.1, 0.05, 0.025])
-    # A second fit goes on with the schedule.
+    # A second fit continues the schedule.
     assert est.fit(x, y, epochs=1, batch_size=16)["lr"] == pytest.approx([0.0125])
     stepwise = estimator()
     callback = LRScheduler(lambda optimizer: lr.LinearLR(optimizer, 1.0, 0.0, total_iters=8), per="step")
@@ -42,7 +42,7 @@ def test_early_stopping_ends_all_ranks_together_and_restores_the_best(local: Con
     assert len(history) < 60
     assert "did not improve" in history.stopped
     best = min(history["val_loss"])
-    assert stop.best == best  # rank 0's copy came back
+    assert stop.best == best  # rank 0's copy was sent back
     assert est.evaluate(noisy[0], 1 - noisy[1])["loss"] == pytest.approx(best, rel=1e-6)
     with pytest.raises(ArgumentError, match="EarlyStopping monitors 'val_loss': give validation_data="):
         estimator().fit(x, y, callbacks=[EarlyStopping()])
@@ -50,7 +50,7 @@ def test_early_stopping_ends_all_ranks_together_and_restores_the_best(local: Con
         estimator().fit(x, y, callbacks=[EarlyStopping("accuracy")])
 
 
-def test_one_rank_that_asks_to_stop_stops_all_in_the_same_step(local: Context):
+def test_a_stop_request_of_one_rank_stops_all_in_the_same_step(local: Context):
     class Impatient(Callback):
         def __init__(self):
             self.steps = 0
@@ -69,8 +69,8 @@ def test_one_rank_that_asks_to_stop_stops_all_in_the_same_step(local: Context):
     assert history["rows"] == [40]
 
 
-def test_hooks_are_called_in_order_and_see_agreed_gradients(local: Context):
-    class Notes(Callback):
+def test_hooks_are_called_in_order_and_receive_reduced_gradients(local: Context):
+    class Recorder(Callback):
         def __init__(self):
             self.calls, self.norms = [], []
 
@@ -94,19 +94,19 @@ def test_hooks_are_called_in_order_and_see_agreed_gradients(local: Context):
             self.calls.append("end")
 
     x, y = make_data(32)
-    one, two = Notes(), Notes()
+    one, two = Recorder(), Recorder()
     assert estimator(workers=2).fit(x, y, epochs=2, batch_size=16, callbacks=[one])["mine"] == [7, 7]
     estimator(workers=1).fit(x, y, epochs=2, batch_size=16, callbacks=[two])
     epoch = ["batch", "batch", "loss True"]
     assert one.calls == ["run", "epoch 1", *epoch, "epoch 2", *epoch, "end"]
     np.testing.assert_allclose(one.norms, two.norms, rtol=1e-4)
-    said = []
-    estimator(workers=1).fit(x, y, callbacks=LambdaCallback(after_epoch=lambda run: said.append(run.epoch)))
+    epochs = []
+    estimator(workers=1).fit(x, y, callbacks=LambdaCallback(after_epoch=lambda run: epochs.append(run.epoch)))
     with pytest.raises(ArgumentError, match="the class EarlyStopping; expected objects"):
         estimator().fit(x, y, callbacks=[EarlyStopping])
 
 
-def test_gradients_of_the_parameter_server_are_shown_and_changed_by_hooks(local: Context):
+def test_hooks_can_read_and_change_gradients_of_the_parameter_server(local: Context):
     class Halve(Callback):
         acts_on_batches = False
 
@@ -120,15 +120,15 @@ def test_gradients_of_the_parameter_server_are_shown_and_changed_by_hooks(local:
                 value.mul_(0.5)
 
     x, y = make_data(48)
-    seen = {sync: Halve() for sync in ("ddp", "server")}
-    losses = [estimator(sync).fit(x, y, epochs=2, batch_size=16, callbacks=[seen[sync]])["loss"] for sync in seen]
+    hooks = {sync: Halve() for sync in ("ddp", "server")}
+    losses = [estimator(sync).fit(x, y, epochs=2, batch_size=16, callbacks=[hooks[sync]])["loss"] for sync in hooks]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
-    np.testing.assert_allclose(seen["ddp"].norms, seen["server"].norms, rtol=1e-4)
+    np.testing.assert_allclose(hooks["ddp"].norms, hooks["server"].norms, rtol=1e-4)
     assert losses[0] != estimator().fit(x, y, epochs=2, batch_size=16)["loss"]
 
 
 class Assign(Callback):
-    """Gives parameters other gradients, as objects of their own, and takes them away."""
+    """Replaces the gradients of parameters with new tensors, and clears them."""
 
     acts_on_batches = False
 
@@ -149,12 +149,12 @@ class Assign(Callback):
 
 
 @pytest.mark.parametrize("sync", ["ddp", "server", "async", pytest.param("horovod", marks=pytest.mark.horovod)])
-def test_gradients_that_a_hook_assigns_are_used(local: Context, sync):
+def test_gradients_assigned_by_a_hook_are_used(local: Context, sync):
     x, y = make_data(48)
-    # With momentum a gradient of zeros is not the same as none, which slices of parameters cannot tell apart.
+    # Without momentum, because slices of parameters cannot distinguish a zero gradient from none.
     sgd = {"optimizer": torch.optim.SGD, "config": {"lr": 0.5}}
-    apart = {"mode": "async", "workers": 1} if sync == "async" else {}
-    est = estimator("server" if apart else sync, **apart, **sgd)
+    options = {"mode": "async", "workers": 1} if sync == "async" else {}
+    est = estimator("server" if options else sync, **options, **sgd)
     single = estimator(workers=1, **sgd)
     for one in (est, single):
         one.fit(x, y, epochs=2, batch_size=16, callbacks=[Assign()])
@@ -174,7 +174,7 @@ def test_model_checkpoints_keep_the_best_and_the_last(local: Context, tmp_path):
     assert loaded.evaluate(*make_data(40, seed=9))["loss"] == pytest.approx(min(history["val_loss"]), rel=1e-6)
 
 
-def test_tensorboard_and_summaries(local: Context, tmp_path):
+def test_tensorboard_files_and_summaries_match_the_history(local: Context, tmp_path):
     x, y = make_data(64)
     est = estimator(metrics=["accuracy"])
     with pytest.raises(ArgumentError, match="call set_tensorboard"):

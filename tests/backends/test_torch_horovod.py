@@ -1,4 +1,4 @@
-"""Horovod on hosts with unlike numbers of ranks, and in processes that were in other gangs before."""
+"""Horovod on hosts with different numbers of ranks, and in processes that were in other gangs before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rejoin(rank_context):
     from orca.backends.torch import horovod_sync
 
     if rank_context.place.rank == 0:
-        # As a process that was a member of a larger gang, with each tensor a message of its own.
+        # Like a process that was in a larger gang, where each tensor is its own message.
         os.environ.update(HOROVOD_FUSION_THRESHOLD="0", HOROVOD_RANK="0", HOROVOD_SIZE="1")
         hvd.init()
         hvd.allreduce(torch.ones(3), name="alone")
@@ -33,7 +33,7 @@ def rejoin(rank_context):
     return sums
 
 
-def test_a_process_that_was_in_a_larger_gang_agrees_with_a_new_one(local: Context):
+def test_a_process_from_a_larger_gang_reduces_with_a_new_process(local: Context):
     results = local.gang(2).call(rejoin)
     assert results == [[[2.0 * part for part in range(9)]] * 5] * 2
 
@@ -42,7 +42,7 @@ LAYOUTS = {"2+1": [2, 1], "1+2": [1, 2], "3+1+2": [3, 1, 2], "2+2": [2, 2]}
 
 
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS)
-def test_ranks_are_counted_across_hosts_as_horovod_counts_them(sizes):
+def test_cross_ranks_match_horovods_own(sizes):
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 
     everyone = [(f"host{host}", local) for host, size in enumerate(sizes) for local in range(size)]
@@ -50,7 +50,7 @@ def test_ranks_are_counted_across_hosts_as_horovod_counts_them(sizes):
     assert [across(everyone, slot.rank) for slot in slots] == [(slot.cross_rank, slot.cross_size) for slot in slots]
 
 
-def test_ranks_of_a_host_need_not_follow_each_other():
+def test_ranks_of_a_host_need_not_be_consecutive():
     everyone = [("a", 0), ("b", 0), ("a", 1)]
     assert [across(everyone, rank) for rank in range(3)] == [(0, 2), (1, 2), (0, 1)]
 
@@ -63,7 +63,7 @@ def sum_over_hosts(rank_context, sizes):
 
     everyone = [(host, local) for host, size in enumerate(sizes) for local in range(size)]
     host, local = everyone[rank_context.place.rank]
-    # Addresses of this very machine: to Horovod each is a host. It waits a minute for ranks that do not come.
+    # Loopback addresses, each of which is a host to Horovod. By default it waits a minute for missing ranks.
     os.environ.update(HOROVOD_GLOO_IFACE="lo", HOROVOD_GLOO_TIMEOUT_SECONDS="10")
     address = f"127.0.0.{host + 1}"
     rank_context.place = replace(rank_context.place, address=address, local_rank=local, local_world=sizes[host])
@@ -71,7 +71,7 @@ def sum_over_hosts(rank_context, sizes):
     return float(hvd.allreduce(torch.ones(()), op=hvd.Sum, name="ones"))
 
 
-def test_hosts_may_have_unlike_numbers_of_ranks(local: Context):
+def test_hosts_may_have_different_numbers_of_ranks(local: Context):
     gang = local.gang(3)
     assert gang.call(sum_over_hosts, [2, 1]) == [3.0] * 3
     gang.stop()

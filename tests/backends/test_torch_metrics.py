@@ -1,4 +1,4 @@
-"""Metrics from torchmetrics, merged over uneven parts, equal one update of torchmetrics with all rows."""
+"""Metrics from torchmetrics, merged over uneven parts, equal one torchmetrics update with all rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ rng = np.random.default_rng(11)
 TWO = rng.integers(0, 2, ROWS)
 FOUR = rng.integers(0, 4, ROWS)
 SHARES = rng.dirichlet(np.ones(4), ROWS).astype(np.float32)
-# Many of these are inside 0..1 although they are logits: small batches of them look like probabilities.
+# Many of these logits are inside 0..1, so small batches of them look like probabilities.
 LOGITS = rng.normal(0.5, 0.6, ROWS).astype(np.float32)
 FOUR_LOGITS = rng.normal(0.5, 0.4, (ROWS, 4)).astype(np.float32)
 CHANCES = rng.random(ROWS).astype(np.float32)
@@ -41,7 +41,7 @@ PICTURES = rng.random((2, ROWS, 1, 3, 3)).astype(np.float32)
 
 
 class BatchMean(torchmetrics.Metric):
-    """A mean of what it met: averaged over parts of different sizes it would be wrong."""
+    """A mean over all rows, which an average over parts of different sizes would get wrong."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,11 +57,11 @@ class BatchMean(torchmetrics.Metric):
 
 
 class NoState(torchmetrics.Metric):
-    """Keeps what it met where torchmetrics does not look: in an attribute, a buffer or a list."""
+    """Accumulates outside its torchmetrics states: in an attribute, a buffer or a list."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
-        self.where, self.count, self.kept = where, 0, []
+        self.where, self.count, self.counts = where, 0, []
         self.register_buffer("buffer", torch.zeros(()))
         self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
 
@@ -72,14 +72,14 @@ class NoState(torchmetrics.Metric):
         elif self.where == "buffer":
             self.buffer += len(target)
         else:
-            self.kept.append(len(target))
+            self.counts.append(len(target))
 
     def compute(self) -> torch.Tensor:
-        return self.total / (self.count + self.buffer + sum(self.kept))
+        return self.total / (self.count + self.buffer + sum(self.counts))
 
 
 class Spread(torchmetrics.Metric):
-    """Custom reduction, no reduction, minimum, maximum, and a sum that does not begin at zero."""
+    """Custom reduction, no reduction, minimum, maximum, and a sum that does not start at zero."""
 
     def __init__(self, reduction: Any = "sum") -> None:
         super().__init__()
@@ -99,22 +99,22 @@ def refuse_sync(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("torchmetrics asked the process group")
 
 
-def adapted(given: Any) -> Metric:
-    metric = adapt(given)
+def adapted(source: Any) -> Metric:
+    metric = adapt(source)
     assert isinstance(metric, Metric)
     return metric
 
 
 def in_pieces(metric: Metric, target: Any, output: Any, pieces: list[slice]) -> float:
-    """Score pieces on three ranks, one more without rows, with states that travel."""
+    """Score pieces on three ranks and one more without rows, and merge their pickled states."""
     ranks = [metric.empty() for _ in range(4)]
     for number, piece in enumerate(pieces):
         ranks[number % 3] = metric.update(ranks[number % 3], target[piece], output[piece])
-    travelled = pickle.loads(pickle.dumps(ranks))
-    before = pickle.dumps(travelled)
+    states = pickle.loads(pickle.dumps(ranks))
+    before = pickle.dumps(states)
     twin = pickle.loads(pickle.dumps(metric))
-    value = twin.compute(twin.merge([twin.merge(travelled[:2]), twin.merge(travelled[2:])]))
-    assert pickle.dumps(travelled) == before, "merge or compute changed its input"
+    value = twin.compute(twin.merge([twin.merge(states[:2]), twin.merge(states[2:])]))
+    assert pickle.dumps(states) == before, "merge or compute changed its input"
     return float(value)
 
 
@@ -163,12 +163,12 @@ def test_uneven_parts_equal_one_update_with_all_rows(case: str) -> None:
         expected = float(alone.compute())
         assert math.isfinite(expected)
         for pieces in UNEVEN:
-            # Twice with the same object: it must not remember.
+            # Twice with the same object, which must be stateless.
             for _ in range(2):
                 assert in_pieces(metric, target, output, pieces) == pytest.approx(expected, rel=2e-6, abs=1e-7)
 
 
-def test_logits_are_logits_even_where_a_batch_looks_like_probabilities() -> None:
+def test_logits_are_recognized_even_if_a_batch_looks_like_probabilities() -> None:
     theirs = classification.BinaryAccuracy()
     for piece in (slice(n, n + 1) for n in range(ROWS)):
         theirs.update(torch.from_numpy(LOGITS[piece]), torch.from_numpy(TWO[piece]))
@@ -177,7 +177,7 @@ def test_logits_are_logits_even_where_a_batch_looks_like_probabilities() -> None
     assert in_pieces(adapted(theirs), TWO, LOGITS, cut(list(range(ROWS)))) == pytest.approx(exact)
 
 
-def test_states_stay_small_where_they_can_and_rows_are_kept_where_they_must() -> None:
+def test_only_metrics_that_cannot_be_merged_keep_rows() -> None:
     small = {"accuracy_binary", "accuracy_four", "accuracy_labels", "auroc_bins", "auroc_four_bins", "f1_binary"}
     small |= {"f1_four", "mse", "r2", "constant_mean", "min_max"}
     for case, (theirs, target, outputs) in CASES.items():
@@ -190,7 +190,7 @@ def test_states_stay_small_where_they_can_and_rows_are_kept_where_they_must() ->
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("source", "name"),
     [
         (classification.MulticlassAccuracy(3), "accuracy"),
         (classification.BinaryAccuracy, "accuracy"),
@@ -209,28 +209,28 @@ def test_states_stay_small_where_they_can_and_rows_are_kept_where_they_must() ->
         (BatchMean, "batch_mean"),
     ],
 )
-def test_objects_and_classes_have_the_names_that_orca_has(given: Any, name: str) -> None:
-    assert adapted(given).name == name
+def test_objects_and_classes_get_orcas_names(source: Any, name: str) -> None:
+    assert adapted(source).name == name
 
 
-def test_a_class_counts_as_its_object() -> None:
+def test_a_class_is_equivalent_to_its_instance() -> None:
     assert in_pieces(adapted(torchmetrics.MeanSquaredError), REAL, NEAR, UNEVEN[0]) == pytest.approx(
         ((REAL - NEAR) ** 2).mean(), rel=1e-5
     )
 
 
-def test_a_collection_gives_one_metric_each_under_its_own_or_the_users_name() -> None:
+def test_a_collection_gives_one_metric_per_member_with_orcas_or_the_users_name() -> None:
     members = [classification.BinaryAccuracy(), classification.BinaryF1Score()]
-    found = adapt(torchmetrics.MetricCollection(members))
-    assert isinstance(found, list)
-    assert [metric.name for metric in found] == ["accuracy", "f1"]
-    assert in_pieces(found[0], TWO, LOGITS, UNEVEN[0]) == pytest.approx(((LOGITS > 0) == TWO).mean())
+    metrics = adapt(torchmetrics.MetricCollection(members))
+    assert isinstance(metrics, list)
+    assert [metric.name for metric in metrics] == ["accuracy", "f1"]
+    assert in_pieces(metrics[0], TWO, LOGITS, UNEVEN[0]) == pytest.approx(((LOGITS > 0) == TWO).mean())
     named = adapt(torchmetrics.MetricCollection({"right": members[0], "f": members[1]}, prefix="my_"))
     assert isinstance(named, list)
     assert [metric.name for metric in named] == ["my_f", "my_right"], "torchmetrics sorts them"
 
 
-def test_classes_may_come_as_floats_and_in_a_column() -> None:
+def test_classes_may_be_floats_or_a_column() -> None:
     metric, exact = adapted(classification.BinaryAccuracy()), ((CHANCES > 0.5) == TWO).mean()
     for target in (TWO.astype(np.float32), TWO[:, None], TWO.astype(np.uint8), TWO == 1, TWO.astype(np.uint16)):
         for output in (CHANCES, CHANCES[:, None], CHANCES.astype(np.float64)):
@@ -243,15 +243,15 @@ def test_classes_may_come_as_floats_and_in_a_column() -> None:
 def test_no_rows_give_nan_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for given in (classification.BinaryAUROC(), torchmetrics.MeanSquaredError(), BatchMean()):
-            metric = adapted(given)
+        for source in (classification.BinaryAUROC(), torchmetrics.MeanSquaredError(), BatchMean()):
+            metric = adapted(source)
             state = metric.update(metric.empty(), np.zeros(0), np.zeros((0, 1)))
             assert math.isnan(metric.compute(metric.merge([state, metric.empty()])))
             assert math.isnan(metric.compute(metric.merge([])))
 
 
 @pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef`")
-def test_the_users_object_stays_as_it_was_and_buffers_may_be_reused() -> None:
+def test_the_users_object_is_not_changed_and_buffers_may_be_reused() -> None:
     theirs = torchmetrics.SpearmanCorrCoef()
     theirs.update(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 3.0, 2.0]))
     before, metric = float(theirs.compute()), adapted(theirs)
@@ -263,37 +263,37 @@ def test_the_users_object_stays_as_it_was_and_buffers_may_be_reused() -> None:
     assert len(theirs.preds) == 1
 
 
-def test_torchmetrics_does_not_sync_by_itself_inside_a_process_group(tmp_path: Path) -> None:
+def test_torchmetrics_does_not_synchronize_inside_a_process_group(tmp_path: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         plain = torchmetrics.MeanSquaredError(dist_sync_fn=refuse_sync)
         plain.update(torch.ones(2), torch.zeros(2))
         with pytest.raises(AssertionError, match="asked the process group"):
             plain.compute()
-        for given in (plain, plain + 1.0, torchmetrics.PearsonCorrCoef(dist_sync_fn=refuse_sync)):
-            metric = adapted(given)
+        for source in (plain, plain + 1.0, torchmetrics.PearsonCorrCoef(dist_sync_fn=refuse_sync)):
+            metric = adapted(source)
             assert math.isfinite(metric.compute(metric.update(metric.empty(), REAL, NEAR)))
     finally:
         torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize(
-    ("given", "target", "output", "words"),
+    ("source", "target", "output", "words"),
     [
         (classification.MulticlassAccuracy(4, average=None), FOUR, SHARES, "returned 4 numbers; .* average='macro'"),
         (classification.BinaryROC(thresholds=5), TWO, CHANCES, "returned a tuple"),
         (torchmetrics.MinMaxMetric(torchmetrics.MeanSquaredError()), REAL, NEAR, "returned a dict"),
     ],
 )
-def test_a_value_that_is_not_one_number_is_refused_at_the_end(given: Any, target: Any, output: Any, words: str) -> None:
-    metric = adapted(given)
+def test_a_result_that_is_not_one_number_is_rejected(source: Any, target: Any, output: Any, words: str) -> None:
+    metric = adapted(source)
     state = metric.update(metric.empty(), target, output)
     with pytest.raises(DataError, match=words):
         metric.compute(state)
 
 
 @pytest.mark.parametrize(
-    ("given", "target", "output", "words"),
+    ("source", "target", "output", "words"),
     [
         (torchmetrics.MeanSquaredError(), REAL[:3], NEAR[:2], "3 rows of targets and 2 rows"),
         (torchmetrics.MeanSquaredError(), REAL[:3], SHARES[:3], r"shape \(3,\) .* shape \(3, 4\)"),
@@ -303,14 +303,14 @@ def test_a_value_that_is_not_one_number_is_refused_at_the_end(given: Any, target
         (classification.BinaryAccuracy(), CHANCES, CHANCES, "BinaryAccuracy does not accept targets"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(given: Any, target: Any, output: Any, words: str) -> None:
-    metric = adapted(given)
+def test_arrays_that_do_not_fit_are_rejected(source: Any, target: Any, output: Any, words: str) -> None:
+    metric = adapted(source)
     with pytest.raises(DataError, match=words):
         metric.update(metric.empty(), target, output)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("source", "words"),
     [
         (torchmetrics.Accuracy, r"metrics=Accuracy cannot be created .* metrics=Accuracy\(...\)"),
         (classification.MulticlassAccuracy, "metrics=MulticlassAccuracy cannot be created"),
@@ -320,12 +320,12 @@ def test_arrays_that_do_not_fit_are_refused(given: Any, target: Any, output: Any
         (torchmetrics.MetricCollection([torchmetrics.SumMetric()]), "SumMetric"),
     ],
 )
-def test_what_cannot_be_a_metric_of_target_and_output_is_refused_at_once(given: Any, words: str) -> None:
+def test_metrics_without_target_and_output_are_rejected(source: Any, words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
-        adapt(given)
+        adapt(source)
 
 
-def test_other_things_are_not_taken_and_torchmetrics_is_not_imported_for_them() -> None:
+def test_other_objects_are_ignored_without_importing_torchmetrics() -> None:
     code = (
         "import sys; from orca.backends.torch.metrics import adapt; from orca.metrics import Accuracy; "
         "assert [adapt(x) for x in ('acc', Accuracy, Accuracy(), len, 7, None, {})] == [None] * 7; "

@@ -1,4 +1,4 @@
-"""The PyTorch part of the Orca document, snippet by snippet: only the imports and the data are ours."""
+"""The PyTorch snippets of the Orca document; only the imports and the data are changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ xshards = XShards.partition({"x": images})
 
 
 @pytest.mark.parametrize("more", [{}, {"backend": "bigdl"}])
-def test_model_optimizer_and_loss_as_objects_with_a_loader(local: Context, more):
+def test_snippet_with_objects_and_a_loader(local: Context, more):
     model = LeNet()  # a torch.nn.Module
     model.train()
     criterion = nn.NLLLoss()
@@ -55,7 +55,7 @@ def train_loader_func(config, batch_size):
 @pytest.mark.parametrize(
     "backend", ["torch_distributed", pytest.param("horovod", marks=pytest.mark.horovod), "parameter_server"]
 )
-def test_creators_and_a_spark_dataframe(spark_session, backend):
+def test_snippet_with_creators_and_a_spark_dataframe(spark_session, backend):
     import pyarrow as pa
 
     from orca.shards.forms import arrow_column
@@ -77,5 +77,5 @@ def test_creators_and_a_spark_dataframe(spark_session, backend):
         expected = est.get_model().eval()(torch.from_numpy(images)).numpy()
     np.testing.assert_allclose([row["prediction"] for row in rows], expected, rtol=1e-3, atol=1e-4)
     assert predictions.columns == ["image", "id", "prediction"]
-    # Run again over its own result: the old column makes way.
+    # A prediction on the result replaces the old column.
     assert est.predict(predictions, feature_cols="image").columns == ["image", "id", "prediction"]

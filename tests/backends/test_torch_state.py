@@ -16,22 +16,22 @@ from tests.backends.torch_estimators import close, estimator
 from tests.conformance.models import make_data
 
 
-def test_optimizer_state_travels_between_all_backends(local: Context, tmp_path):
+def test_every_backend_resumes_the_optimizer_state_of_every_other(local: Context, tmp_path):
     x, y = make_data(60)
     make = {"optimizer": torch.optim.Adam, "config": {"lr": 0.01}}
     reference = estimator("ddp", **make)
     reference.fit(x, y, epochs=4, batch_size=16)
     for first in ("ddp", "sharded", "server"):
-        half = estimator(first, **make)
-        half.fit(x, y, epochs=2, batch_size=16)
-        path = half.save(str(tmp_path / first))
+        trained = estimator(first, **make)
+        trained.fit(x, y, epochs=2, batch_size=16)
+        path = trained.save(str(tmp_path / first))
         for second in ("ddp", "sharded", "server"):
             rest = estimator(second, workers=3, **make).load(path)
             rest.fit(x, y, epochs=2, batch_size=16)
             close(rest, reference.get_model(), rtol=1e-4, atol=1e-5)
 
 
-def test_export_output_names_and_state_dict(local: Context, tmp_path):
+def test_exported_model_output_columns_and_state_dict_match_the_estimator(local: Context, tmp_path):
     x, y = make_data(32)
     est = estimator()
     est.fit(x, y, batch_size=16)
@@ -49,7 +49,7 @@ def test_export_output_names_and_state_dict(local: Context, tmp_path):
     assert loaded.export("torchscript", str(tmp_path / "again.pt")).endswith("again.pt")
 
 
-def test_the_users_model_object_is_not_touched(local: Context):
+def test_fit_does_not_change_the_users_model_object(local: Context):
     model = nn.Linear(6, 2)
     before = copy.deepcopy(model.state_dict())
     est = estimator(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1))

@@ -1,4 +1,4 @@
-"""How gradients of torch ranks are added up: whole, in the order of the ranks, in any size, and what cannot be."""
+"""Reduction of gradients over torch ranks: in rank order, at any size, and with sparse gradients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orca.errors import WorkerError
 
 
 def part(rank: int, size: int) -> torch.Tensor:
-    """Numbers of very different size, so that another order of adding up shows in the last bit."""
-    drawn = np.random.default_rng([rank, size])
-    return torch.from_numpy((drawn.standard_normal(size) * 10.0 ** drawn.integers(-3, 4, size)).astype("f4"))
+    """Return numbers of very different magnitude, so that another summation order shows in the last bit."""
+    rng = np.random.default_rng([rank, size])
+    return torch.from_numpy((rng.standard_normal(size) * 10.0 ** rng.integers(-3, 4, size)).astype("f4"))
 
 
 def summed(rank_context, sizes, wire):
@@ -32,42 +32,42 @@ def summed(rank_context, sizes, wire):
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world)
     try:
-        found = []
+        results = []
         for size in sizes:
             flat = part(place.rank, size)
             sums.sum_up(flat, wire)
             gathered = torch.empty(place.world * size)
             sums.all_gather(gathered, part(place.rank, size))
-            found.append((flat.numpy(), gathered.numpy()))
-        return found
+            results.append((flat.numpy(), gathered.numpy()))
+        return results
     finally:
         dist.destroy_process_group()
 
 
 SIZES = [1, 7, 1000, 200_001]
-"""The last is more than is sent to everybody at once."""
+"""The last size is too large for the exchange in one round."""
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_sums_are_added_up_in_the_order_of_the_ranks_whatever_their_size(local: Context, world: int):
+def test_sums_are_computed_in_rank_order_at_any_size(local: Context, world: int):
     results = local.gang(world).call(summed, SIZES, None)
-    for size, *told in zip(SIZES, *results, strict=True):
+    for size, *by_rank in zip(SIZES, *results, strict=True):
         parts = [part(rank, size).numpy() for rank in range(world)]
         expected = parts[0].copy()
         for other in parts[1:]:
             expected += other
-        for total, gathered in told:
+        for total, gathered in by_rank:
             np.testing.assert_array_equal(total, expected)
             np.testing.assert_array_equal(gathered, np.concatenate(parts))
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_halves_on_the_wire_give_all_ranks_the_same_sum(local: Context, world: int):
+def test_bfloat16_messages_give_all_ranks_the_same_sum(local: Context, world: int):
     results = local.gang(world).call(summed, SIZES, torch.bfloat16)
-    for size, *told in zip(SIZES, *results, strict=True):
+    for size, *by_rank in zip(SIZES, *results, strict=True):
         parts = torch.stack([part(rank, size) for rank in range(world)])
-        for total, _ in told:
-            np.testing.assert_array_equal(total, told[0][0])
+        for total, _ in by_rank:
+            np.testing.assert_array_equal(total, by_rank[0][0])
             np.testing.assert_array_less(
                 np.abs(total - parts.sum(dim=0).numpy()), 0.02 * parts.abs().sum(dim=0).numpy() + 1e-6
             )
@@ -94,14 +94,15 @@ def words(backend: str, workers: int) -> Estimator:
 
 
 @pytest.mark.parametrize("backend", ["torch_distributed", "parameter_server"])
-def test_gradients_that_name_rows_are_refused_with_what_to_do(local: Context, backend: str):
+def test_sparse_gradients_are_rejected_with_an_alternative(local: Context, backend: str):
     x = np.arange(64).reshape(16, 4) % 50
-    with pytest.raises(WorkerError, match=r'table of the model has sparse=True.*backend="horovod"'):
+    message = r'table of the model has sparse=True.*does not support sparse gradients.*backend="horovod"'
+    with pytest.raises(WorkerError, match=message):
         words(backend, 2).fit(x, x[:, 0] % 2, batch_size=8)
 
 
 @pytest.mark.horovod
-def test_horovod_adds_up_gradients_that_name_rows(local: Context):
+def test_horovod_reduces_sparse_gradients(local: Context):
     x = np.arange(256).reshape(64, 4) % 50
     y = x[:, 0] % 2
     losses = [words("horovod", workers).fit(x, y, epochs=3, batch_size=16)["loss"] for workers in (1, 2)]
@@ -138,13 +139,13 @@ def branches(backend: str, workers: int) -> Estimator:
 @pytest.mark.horovod
 def test_horovod_ranks_may_use_different_layers_in_a_step(local: Context, accumulate: int):
     x = np.random.default_rng(0).standard_normal((64, 3)).astype("f4")
-    # Of every batch of eight the first four rows, those of rank 0, do not use the layer.
+    # In every batch of eight, the first four rows (those of rank 0) do not use the layer.
     x[:, 0] = np.where(np.arange(64) % 8 < 4, -1, 1) * np.abs(x[:, 0])
     y = (x[:, 1] > 0).astype("i8")
-    found = []
+    states = []
     for workers in (1, 2):
         est = branches("horovod", workers)
         est.fit(x, y, epochs=2, batch_size=8, shuffle=False, accumulate=accumulate)
-        found.append(est.get_state_dict())
-    for name, value in found[0].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+        states.append(est.get_state_dict())
+    for name, value in states[0].items():
+        np.testing.assert_allclose(states[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -35,7 +35,7 @@ def estimator(sync: str = "ddp", **more) -> Estimator:
 
 
 def alone(x, y, step, *, epochs=2, batch_size=16, model=model_creator, optimizer=optimizer_creator, lr=0.1):
-    """A plain loop over the same batches; `step(model, optimizer, x, y, rows)` does the work."""
+    """Train in a plain loop over the same batches; `step(model, x, y, rows)` computes the gradients."""
     torch.manual_seed(SEED)
     net = model({})
     opt = optimizer(net, {"lr": lr})
@@ -50,5 +50,6 @@ def alone(x, y, step, *, epochs=2, batch_size=16, model=model_creator, optimizer
 
 
 def close(est, net, rtol=1e-5, atol=1e-6):
+    """Assert that an estimator and a module have the same weights."""
     for key, value in est.get_model().state_dict().items():
         np.testing.assert_allclose(value.numpy(), net.state_dict()[key].numpy(), rtol=rtol, atol=atol, err_msg=key)
