@@ -1,4 +1,4 @@
-"""The backends that every conformance test runs with."""
+"""The backends that the torch conformance tests run on."""
 
 from __future__ import annotations
 

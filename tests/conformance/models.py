@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def make_data(rows: int, seed: int = 0) -> tuple[Array, Array]:
-    """Two classes that a small network can learn, as float32 and int64."""
+    """Return rows of two classes that a small network can learn, as float32 and int64."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, 6)).astype("float32")
     y = (x[:, 0] * x[:, 1] + x[:, 2] > 0).astype("int64")
@@ -20,7 +20,7 @@ def make_data(rows: int, seed: int = 0) -> tuple[Array, Array]:
 
 
 def model_creator(config: dict[str, Any]) -> nn.Module:
-    """A network without anything that depends on how rows are grouped (no batch norm, no dropout)."""
+    """Create a network that does not depend on how rows are grouped (no batch norm, no dropout)."""
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
@@ -29,7 +29,7 @@ def optimizer_creator(model: nn.Module, config: dict[str, Any]) -> torch.optim.O
 
 
 def global_order(rows: int, seed: int, epoch: int, shuffle: bool) -> Array:
-    """The documented order of an epoch."""
+    """Return the documented row order of an epoch."""
     if not shuffle:
         return np.arange(rows)
     return np.random.default_rng([seed, epoch]).permutation(rows)
@@ -46,7 +46,7 @@ def train_alone(
     lr: float = 0.1,
     loss: nn.Module | None = None,
 ) -> nn.Module:
-    """Plain torch, one process, the same batches."""
+    """Train with plain torch in one process, on the same batches."""
     torch.manual_seed(seed)
     model = model_creator({})
     optimizer = optimizer_creator(model, {"lr": lr})

@@ -1,4 +1,4 @@
-"""Models and callbacks for the MXNet tests, apart from other frameworks: every rank imports this file."""
+"""Models and callbacks for the MXNet tests, separate from other frameworks because every rank imports this file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def loss_creator(config):
 
 
 class KillRole(Callback):
-    """Kills the process of some rank, from worker 0, in some step, once; the driver tells whose process is which."""
+    """Kills a rank's process once, from worker 0, after a step; the driver writes the process ids to a file."""
 
     acts_on_batches = False
 
@@ -41,14 +41,14 @@ class KillRole(Callback):
 
     def after_batch(self, run):
         if run.rank == 0 and run.step == self.step and not (self.folder / "killed").exists():
-            pids = json.loads(awaited(self.folder / "pids"))
+            pids = json.loads(wait_for_text(self.folder / "pids"))
             (self.folder / "ports").write_text(json.dumps(sorted(listening(pids))))
             (self.folder / "killed").write_text(str(time.time()))
             os.kill(pids[self.rank], signal.SIGKILL)
 
 
-def awaited(path: Path, seconds: float = 20.0) -> str:
-    """What stands in a file, as soon as it is there."""
+def wait_for_text(path: Path, seconds: float = 20.0) -> str:
+    """Return the text of a file as soon as it exists."""
     end = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < end, path

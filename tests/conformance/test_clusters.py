@@ -1,4 +1,4 @@
-"""Ranks that share no process with the driver: a Ray of two nodes, a Spark cluster of two executors."""
+"""Ranks outside the driver's process tree: a Ray cluster of two nodes, a Spark cluster of two executors."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ROWS, SEED = 101, 7
 WIDE = 20_000
 
 def load(shard):
-    # The rows come into being where the shard lies; the driver only sent a number.
+    # The rows are created where the shard is stored; the driver sent only numbers.
     x, y = make_data(ROWS)
     start, stop = (int(edge) for edge in shard["edge"][0])
-    # Much more data than weights, so that a row passing through the driver could not go unnoticed.
+    # Much more data than weights, so that rows passing through the driver would be noticed.
     return {"x": {"small": x[start:stop], "wide": np.ones((stop - start, WIDE), "f4")}, "y": y[start:stop]}
 
 class Wide(nn.Module):
@@ -45,7 +45,7 @@ class Wide(nn.Module):
 fetched = [0]
 
 def counted(function):
-    # Add up what a way into this process brings in.
+    # Count the bytes that a function returns to this process.
     def call(*args, **more):
         result = function(*args, **more)
         fetched[0] += len(cloudpickle.dumps(result))
@@ -53,7 +53,7 @@ def counted(function):
     return call
 
 def watch():
-    # Count all that Ray or Spark bring into the driver.
+    # Count everything that Ray or Spark return to the driver.
     if current().runtime == "ray":
         import ray
         ray.get = counted(ray.get)
@@ -75,20 +75,20 @@ def run():
     gang = current().gang(2, est.backend.traits.preload)
     history = est.fit(shards, epochs=3, batch_size=16)
     scores = est.evaluate(shards)
-    brought_in = fetched[0]
+    received = fetched[0]
     predicted = est.predict(shards.transform_shard(lambda s: {"x": s["x"]}))
     predicted = predicted.transform_shard(lambda s: {"prediction": s["prediction"]}).to_numpy()["prediction"]
     est.shutdown()
     weights = {k.removeprefix("body."): v.tolist() for k, v in est.get_model().state_dict().items()}
     return {
         "weights": weights, "loss": history["loss"], "accuracy": scores["accuracy"], "predicted": predicted.tolist(),
-        "through_driver": gang.received_bytes + brought_in, "data": ROWS * WIDE * 4,
+        "through_driver": gang.received_bytes + received, "data": ROWS * WIDE * 4,
     }
 """
 
 
 def run(code: str, tmp_path: Any, **environment: str) -> dict[str, Any]:
-    """Run the job in a driver of its own and return what it wrote."""
+    """Run the job in a separate driver and return the result it wrote."""
     import os
 
     out = tmp_path / "result.json"
@@ -113,7 +113,7 @@ def check(result: dict[str, Any]) -> None:
     predicted = np.array(result["predicted"])
     assert predicted.shape == (ROWS, 2)
     assert result["accuracy"] == pytest.approx((predicted.argmax(1) == y).mean())
-    # What reached the driver, by our channel or by the engine's own ways, is weights, metrics and progress.
+    # Only weights, metrics and progress reached the driver, over our channel or the engine's.
     print(f"{result['through_driver']:,} of {result['data']:,} bytes passed through the driver")
     assert result["through_driver"] < 0.01 * result["data"]
 
@@ -121,7 +121,7 @@ def check(result: dict[str, Any]) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_ray_of_two_nodes_trains_the_same_weights_without_data_on_the_driver(tmp_path):
+def test_ray_cluster_trains_the_same_weights_without_data_on_the_driver(tmp_path):
     result = run(
         """
         import ray
@@ -135,10 +135,10 @@ def test_ray_of_two_nodes_trains_the_same_weights_without_data_on_the_driver(tmp
         nodes = []
         from orca.launch.ray import RayLauncher
         start = RayLauncher.start
-        def noted(self, *args):
+        def start_and_record(self, *args):
             start(self, *args)
             nodes.extend(self._nodes)
-        RayLauncher.start = noted
+        RayLauncher.start = start_and_record
         watch()
         result = run()
         result["nodes"] = nodes
@@ -161,7 +161,7 @@ def test_spark_cluster_trains_the_same_weights_without_data_on_the_driver(tmp_pa
         init_orca_context(runtime="spark", master="local-cluster[2,1,2048]")
         watch()
         result = {"one host": run()}
-        # Each rank takes itself for a host of its own: every shard has to be fetched from its peer.
+        # Each rank acts as a separate host, so every shard is fetched from a peer.
         import orca.launch.spark as spark
         plain = spark._rank_task
         def alone(*args):

@@ -1,4 +1,4 @@
-"""Nothing hangs: a rank that raises, is killed or is stopped ends fit within 15 s, and leaves nothing behind."""
+"""Nothing hangs: a rank that raises, is killed or is suspended ends fit within 15 s, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_SECONDS = 15.0
 
 
 class Failing(nn.Module):
-    """Does something bad on one rank in its third forward pass."""
+    """Fails on one rank in its third forward pass."""
 
     def __init__(self, how: str, victim: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Failing(nn.Module):
         self.calls += 1
         if self.calls == 3 and torch.distributed.get_rank() == self.victim:
             print("about to fail:", self.how, time.time())
-            time.sleep(0.5)  # lines travel on a thread of their own
+            time.sleep(0.5)  # lines are sent on a separate thread
             if self.how == "raise":
                 raise ZeroDivisionError("the third batch is cursed")
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[self.how])
@@ -50,9 +50,9 @@ def failing(how: str, victim: int) -> Estimator:
 
 
 @pytest.mark.parametrize(("how", "victim"), [("raise", 1), ("kill", 2), ("stop", 0)])
-def test_failed_rank_ends_fit_in_time_with_its_name_and_leaves_nothing(context: Context, how, victim):
+def test_a_failed_rank_is_named_and_ends_fit_in_time_without_leftovers(context: Context, how, victim):
     x, y = make_data(90)
-    # Warm everything that is meant to stay (Ray's and Spark's own processes), then take stock.
+    # Start everything that is meant to stay (Ray's and Spark's own processes), then record what exists.
     healthy = Estimator.from_torch(
         model=model_creator, optimizer=optimizer_creator, loss=nn.CrossEntropyLoss(), config={"lr": 0.1}, workers=3
     )
@@ -108,6 +108,6 @@ def test_interrupting_fit_ends_the_ranks(local: Context):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
     after = settle(before)
-    # The process that forks ranks stays for the next fit; the ranks and their files do not.
+    # Only the process that forks ranks remains, for the next fit.
     assert len(after.ranks - before.ranks) <= 1
     assert not after.files - before.files

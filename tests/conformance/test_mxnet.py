@@ -1,4 +1,4 @@
-"""MXNet on N workers and M servers equals MXNet in one process: weights, metrics, predictions, on every runtime."""
+"""MXNet on N workers and M servers equals MXNet in one process: weights, metrics and predictions on every runtime."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES = [
 
 
 def train_alone(x, y, epochs, batch_size):
-    """Gluon itself, one process, the same batches."""
+    """Train with plain Gluon in one process, on the same batches."""
     mx.random.seed(SEED)
     net, loss = model_creator({}), loss_creator({})
     net(mx.nd.array(x[:2]))
@@ -56,7 +56,7 @@ def train_alone(x, y, epochs, batch_size):
 
 @functools.cache
 def reference(rows):
-    """Data, the model that one process makes of it, and its results over all rows."""
+    """Return data, the model that one process trains on it, and its results over all rows."""
     x, y = make_data(rows)
     net = train_alone(x, y, 2, 16)
     output = net(mx.nd.array(x))
@@ -104,14 +104,14 @@ def test_mxnet_weights_metrics_and_predictions_equal_one_process(context: Contex
         np.testing.assert_allclose(est.predict(x), output, rtol=1e-4, atol=1e-5)
         predicted = est.predict(cut(x, y, [3, 0, 70, len(x) - 73]), batch_size=9).collect()
         assert [len(shard["prediction"]) for shard in predicted] == [3, 0, 70, len(x) - 73]
-        found = np.concatenate([shard["prediction"] for shard in predicted])
-        np.testing.assert_allclose(found, output, rtol=1e-4, atol=1e-5)
-    # Gangs of many sizes would fill the memory where they stay.
+        joined = np.concatenate([shard["prediction"] for shard in predicted])
+        np.testing.assert_allclose(joined, output, rtol=1e-4, atol=1e-5)
+    # Warm gangs of many sizes would fill the memory.
     est.shutdown()
 
 
 @pytest.mark.parametrize(("workers", "name"), [(2, "last_batch_of_one"), (3, "even")])
-def test_mxnet_with_one_server_on_further_layouts(local: Context, workers, name):
+def test_mxnet_with_one_server_equals_one_process_on_further_layouts(local: Context, workers, name):
     x, y, alone, expected = reference(sum(LAYOUTS[name]))
     est = estimator(workers)
     history = est.fit(cut(x, y, LAYOUTS[name]), epochs=2, batch_size=16, validation_data=(x, y))
@@ -119,7 +119,7 @@ def test_mxnet_with_one_server_on_further_layouts(local: Context, workers, name)
     assert history[-1]["val_loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
-def test_mxnet_with_fewer_rows_than_workers(context: Context):
+def test_mxnet_with_fewer_rows_than_workers_trains_as_in_one_process(context: Context):
     x, y = make_data(2)
     est = estimator(3)
     history = est.fit(x, y, epochs=3, batch_size=16)
@@ -138,8 +138,8 @@ def test_mxnet_over_horovod_equals_one_process(context: Context):
     assert history[-1]["val_accuracy"] == pytest.approx(expected["accuracy"])
 
 
-def test_mxnet_splits_big_arrays_over_the_servers(local: Context, monkeypatch):
-    # Arrays of 30 numbers and more are big here, so that those of a small model are split.
+def test_mxnet_splits_large_arrays_over_the_servers(local: Context, monkeypatch):
+    # With a bound of 30 elements, the arrays of this small model are split.
     monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "30")
     x, y = make_data(97)
     for kind in ("dist_sync", "dist_device_sync"):
@@ -156,14 +156,14 @@ def test_mxnet_dist_async_converges_and_keeps_its_optimizer(local: Context, tmp_
     history = est.fit(x, y, epochs=6, batch_size=16)
     assert history["loss"][-1] < history["loss"][0]
     assert est.evaluate(x, y)["accuracy"] > 0.9
-    est.save_checkpoint(str(tmp_path / "half"))
-    # Six epochs of 25 steps, in each of which both workers push once.
+    est.save_checkpoint(str(tmp_path / "saved"))
+    # Six epochs of 25 steps, and both workers push once per step.
     counts = est._learned.state["optimizer"]["counts"]
     assert set(counts) == {"0", "1", "2", "3"}
     assert all(count == 300 for count in counts.values())
     moments = est._learned.state["optimizer"]["states"]
     assert [np.size(moments[key][0]) for key in sorted(moments)] == [48, 8, 16, 2]
-    other = estimator(2, 1, kvstore="dist_async", config=config).load_checkpoint(str(tmp_path / "half"))
+    other = estimator(2, 1, kvstore="dist_async", config=config).load_checkpoint(str(tmp_path / "saved"))
     other.fit(x, y, epochs=1, batch_size=16)
     assert set(other._learned.state["optimizer"]["counts"].values()) == {350}
 
@@ -174,25 +174,25 @@ def test_mxnet_dist_async_learns_on_every_runtime(context: Context):
     est = estimator(2, kvstore="dist_async", config=create_config("adam", {"learning_rate": 0.05}, log_interval=0))
     history = est.fit(x, y, epochs=4, batch_size=20, validation_data=(x, y))
     assert history[-1]["val_accuracy"] > 0.85
-    # In each of 40 steps both workers push once.
+    # Both workers push once in each of the 40 steps.
     assert set(est._learned.state["optimizer"]["counts"].values()) == {80}
 
 
-def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(local: Context, tmp_path):
+def test_mxnet_resumes_exactly_after_a_killed_worker(local: Context, tmp_path):
     x, y = make_data(37 * 12 - 5)
 
     def fit(**more):
         est = estimator(2, config=create_config("adam", {"learning_rate": 0.01}, log_interval=0))
         return est, est.fit(x, y, batch_size=12, max_steps=100, **more)
 
-    whole, told = fit()
+    whole, expected = fit()
     kill = KillRole(1, str(tmp_path), step=57)
     whole.shutdown()
-    with told_pids(local, whole, tmp_path):
+    with write_pids(local, whole, tmp_path):
         broken, history = fit(checkpoint_trigger=SeveralIteration(10), max_failures=1, callbacks=[kill])
     assert (tmp_path / "killed").exists()
     assert broken.step == whole.step == 100
-    np.testing.assert_allclose(history["loss"], told["loss"], rtol=1e-5)
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-5)
     for key, value in broken._learned.state["model"].items():
         np.testing.assert_allclose(value, whole._learned.state["model"][key], rtol=1e-5, atol=1e-6)
     mine, theirs = broken._learned.state["optimizer"], whole._learned.state["optimizer"]
@@ -204,11 +204,11 @@ def test_mxnet_goes_on_after_a_killed_worker_as_if_nothing_had_been(local: Conte
 
 
 @contextmanager
-def told_pids(context: Context, est: Estimator, folder: Path) -> Iterator[None]:
-    """Write the processes of an estimator's ranks into a file there, once they run."""
+def write_pids(context: Context, est: Estimator, folder: Path) -> Iterator[None]:
+    """Write the process ids of an estimator's ranks to a file in the folder, once they run."""
     over = threading.Event()
 
-    def tell() -> None:
+    def write() -> None:
         while not over.wait(0.02):
             gang = context.warm(est._setup.topology.ranks, est.backend.traits.preload)
             pids = [hello.pid for hello in gang.places] if gang is not None else []
@@ -217,7 +217,7 @@ def told_pids(context: Context, est: Estimator, folder: Path) -> Iterator[None]:
                 (folder / "soon").rename(folder / "pids")
                 return
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=write, daemon=True)
     thread.start()
     try:
         yield
@@ -227,22 +227,22 @@ def told_pids(context: Context, est: Estimator, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("victim", "name"), [(1, "worker 1"), (2, "server 0"), (3, "scheduler")])
-def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Context, victim, name, tmp_path):
+def test_a_killed_process_is_named_by_its_role_and_the_job_can_resume(context: Context, victim, name, tmp_path):
     x, y = make_data(80)
     if context.runtime == "local":
-        estimator(2).fit(x, y, batch_size=8)  # starts the process that ranks fork from, which is meant to stay
+        estimator(2).fit(x, y, batch_size=8)  # starts the process that forks ranks, which is meant to stay
     context.stop_gangs()
     before = look()
     (tmp_path / "first").mkdir()
     failing = estimator(2)
-    with told_pids(context, failing, tmp_path / "first"), pytest.raises(WorkerError, match=name) as caught:
+    with write_pids(context, failing, tmp_path / "first"), pytest.raises(WorkerError, match=name) as caught:
         failing.fit(x, y, epochs=50, batch_size=8, callbacks=[KillRole(victim, str(tmp_path / "first"))])
     assert time.time() - float((tmp_path / "first" / "killed").read_text()) < LIMIT_SECONDS
     assert caught.value.rank == victim
     assert caught.value.role == name
     pids, ports = (json.loads((tmp_path / "first" / what).read_text()) for what in ("pids", "ports"))
     assert len(pids) == 4
-    # Of ps-lite each rank listens somewhere.
+    # Each rank listens on a ps-lite port.
     assert len(ports) >= 4
     assert not still_there(pids, ports)
     after = settle(before)
@@ -252,7 +252,7 @@ def test_a_killed_process_is_named_by_its_role_and_the_job_can_go_on(context: Co
     (tmp_path / "second").mkdir()
     again = estimator(2)
     kill = KillRole(victim, str(tmp_path / "second"))
-    with told_pids(context, again, tmp_path / "second"):
+    with write_pids(context, again, tmp_path / "second"):
         again.fit(x, y, epochs=2, batch_size=8, max_failures=1, callbacks=[kill])
     assert (tmp_path / "second" / "killed").exists()
     same_weights(again, train_alone(x, y, 2, 8))

@@ -1,4 +1,4 @@
-"""MXNet from a runtime's own frames, through files and checkpoints, to the weights of one process."""
+"""MXNet on a runtime's own DataFrames, with files and checkpoints, equals training in one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = [f"c{number}" for number in range(6)]
 
 
 def runtime_frame(runtime, table):
-    """The rows as the runtime's own kind of frame."""
+    """Return the rows as the runtime's own kind of DataFrame."""
     if runtime == "spark":
         from pyspark.sql import SparkSession
 
@@ -32,7 +32,7 @@ def runtime_frame(runtime, table):
     return table.to_pandas()
 
 
-def test_mxnet_trains_and_predicts_frames_of_the_runtime_and_resumes(context: Context, tmp_path):
+def test_mxnet_trains_resumes_and_predicts_with_dataframes_of_the_runtime(context: Context, tmp_path):
     x, y = make_data(70)
     table = pa.table({name: x[:, number] for number, name in enumerate(NAMES)} | {"label": y})
     frame = runtime_frame(context.runtime, table)
@@ -55,7 +55,7 @@ def test_mxnet_trains_and_predicts_frames_of_the_runtime_and_resumes(context: Co
 
 
 @pytest.mark.horovod
-def test_mxnet_over_horovod_scores_saves_and_resumes(local: Context, tmp_path):
+def test_mxnet_over_horovod_evaluates_saves_and_resumes(local: Context, tmp_path):
     x, y = make_data(70)
     more = {"backend": "horovod", "num_servers": None}
     first = estimator(2, model_dir=str(tmp_path / "run"), **more)
@@ -72,7 +72,7 @@ def test_mxnet_over_horovod_scores_saves_and_resumes(local: Context, tmp_path):
     assert third.evaluate(x, y) == pytest.approx(scores)
 
 
-def test_a_missing_horovod_is_told_before_anything_starts(monkeypatch):
+def test_a_missing_horovod_is_reported_before_the_launch(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="needs a Horovod that was built with MXNet"):
         estimator(2, backend="horovod", num_servers=None)

@@ -1,4 +1,4 @@
-"""Exact resume: a run that lost a rank and went on ends with the very bits of a run that was left alone."""
+"""Exact resume: a run that lost a rank and resumed ends bit for bit like an undisturbed run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STEPS = 100
 
 
 class Network(nn.Module):
-    """With dropout and batch norm, whose random numbers and statistics a checkpoint has to hold.
+    """Has dropout and batch norm, whose random numbers and statistics a checkpoint must contain.
 
-    Three ranks and some width: sums of three numbers show in the last bit in which order they were added up.
+    It is wide and runs on three ranks, because the last bit of a sum of three numbers depends on their order.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Network(nn.Module):
 
 
 class KillOnce(Callback):
-    """Kills a rank after a step, unless the file says that it already has."""
+    """Kills a rank after a step, unless the marker file shows that it already has."""
 
     acts_on_batches = False
 
@@ -79,11 +79,11 @@ def _leaves(tree):
     return [] if tree is None else [tree]
 
 
-def test_a_killed_rank_and_an_automatic_resume_leave_no_trace_in_the_weights(context: Context, backend, tmp_path):
-    # 37 steps an epoch: the checkpoint of step 50 stands in the middle of the second.
+def test_automatic_resume_after_a_killed_rank_gives_identical_weights(context: Context, backend, tmp_path):
+    # 37 steps per epoch, so the checkpoint of step 50 is in the middle of the second.
     x, y = make_data(37 * 12 - 5)
     whole = estimator(backend)
-    told = whole.fit(x, y, batch_size=12, max_steps=STEPS)
+    expected = whole.fit(x, y, batch_size=12, max_steps=STEPS)
     broken = estimator(backend)
     kill = KillOnce(57, str(tmp_path / "killed"))
     history = broken.fit(
@@ -93,14 +93,14 @@ def test_a_killed_rank_and_an_automatic_resume_leave_no_trace_in_the_weights(con
     assert broken.step == whole.step == STEPS
     same(whole, broken)
     for name in ("loss", "accuracy", "auc", "lr"):
-        assert history[name] == told[name], name
+        assert history[name] == expected[name], name
     assert [record["epoch"] for record in history] == [1, 2, 3]
 
 
 def test_epochs_that_are_trained_again_are_logged_once(local: Context, tmp_path):
     x, y = make_data(32)
     loggers = [CSVLogger(tmp_path / "log.csv"), JSONLLogger(tmp_path / "log.jsonl", steps=True)]
-    # Four steps an epoch: the second epoch has been told when the third fails and all goes back to step 6.
+    # Four steps per epoch: the second epoch has been logged when the third fails and training returns to step 6.
     kill = KillOnce(11, str(tmp_path / "killed"))
     est = estimator("torch_distributed", workers=2)
     options = {"checkpoint_trigger": SeveralIteration(6), "max_failures": 1, "callbacks": [kill, *loggers]}
@@ -108,13 +108,13 @@ def test_epochs_that_are_trained_again_are_logged_once(local: Context, tmp_path)
     assert os.path.exists(tmp_path / "killed")
     lines = (tmp_path / "log.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["epoch", "1", "2", "3", "4"]
-    told = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [entry["epoch"] for entry in told if "epoch" in entry] == [1, 2, 3, 4]
-    assert [entry["step"] for entry in told if "epoch" not in entry] == list(range(1, 17))
-    assert [entry["loss"] for entry in told if "epoch" in entry] == history["loss"]
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in entries if "epoch" in entry] == [1, 2, 3, 4]
+    assert [entry["step"] for entry in entries if "epoch" not in entry] == list(range(1, 17))
+    assert [entry["loss"] for entry in entries if "epoch" in entry] == history["loss"]
 
 
-def test_too_many_failures_are_told(local: Context, tmp_path):
+def test_more_failures_than_max_failures_raise(local: Context, tmp_path):
     class KillAlways(KillOnce):
         def after_batch(self, run):
             if run.step == self.at and run.rank == self.victim:
@@ -125,7 +125,7 @@ def test_too_many_failures_are_told(local: Context, tmp_path):
         estimator("torch_distributed").fit(x, y, batch_size=8, epochs=2, max_failures=1, callbacks=[KillAlways(5, "")])
 
 
-def test_a_stopped_run_goes_on_from_its_folder_in_another_process_and_size(local: Context, tmp_path):
+def test_a_stopped_run_resumes_from_its_folder_or_memory_and_on_another_backend(local: Context, tmp_path):
     x, y = make_data(100)
     whole = estimator("torch_distributed")
     whole.fit(x, y, batch_size=8, epochs=3)
@@ -137,7 +137,7 @@ def test_a_stopped_run_goes_on_from_its_folder_in_another_process_and_size(local
     history = second.fit(x, y, batch_size=8, epochs=3, resume=True)
     assert [record["epoch"] for record in history] == [2, 3]
     same(whole, second)
-    # In memory too, and from a path; another backend takes the state over as it is.
+    # From memory as well, and from a path on another backend.
     first.fit(x, y, batch_size=8, epochs=3, resume=True)
     same(whole, first)
     third = estimator("parameter_server")
@@ -175,14 +175,14 @@ def test_a_state_saved_before_any_fit_is_loaded_and_trained_from_epoch_0(local: 
 def test_sharded_replicas_resume_exactly_within_an_epoch(local: Context, tmp_path):
     x, y = make_data(100)
     whole = estimator("torch_distributed", sharded=True)
-    told = whole.fit(x, y, batch_size=16, epochs=2)
+    expected = whole.fit(x, y, batch_size=16, epochs=2)
     broken = estimator("torch_distributed", sharded=True)
     kill = KillOnce(9, str(tmp_path / "killed"))
     options = {"checkpoint_trigger": SeveralIteration(4), "max_failures": 1, "callbacks": [kill]}
     history = broken.fit(x, y, batch_size=16, epochs=2, **options)
     assert os.path.exists(tmp_path / "killed")
     same(whole, broken)
-    assert history["loss"] == told["loss"]
+    assert history["loss"] == expected["loss"]
     # And from files, in the middle of the first epoch.
     folder = str(tmp_path / "run")
     first = estimator("torch_distributed", sharded=True, model_dir=folder)
@@ -192,7 +192,7 @@ def test_sharded_replicas_resume_exactly_within_an_epoch(local: Context, tmp_pat
     same(whole, second)
 
 
-def test_resume_with_other_data_is_refused_with_both_numbers(local: Context, tmp_path):
+def test_resume_with_other_data_is_rejected_with_both_row_counts(local: Context, tmp_path):
     x, y = make_data(64)
     est = estimator("torch_distributed", model_dir=str(tmp_path))
     est.fit(x, y, batch_size=8, max_steps=3, checkpoint_trigger=EveryEpoch())

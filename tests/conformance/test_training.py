@@ -1,4 +1,4 @@
-"""N workers equal one: weights, metrics and predictions are those of one process over the same batches."""
+"""N workers equal one: weights, metrics and predictions match one process on the same batches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.conformance.models import make_data, model_creator, optimizer_creator
 
 
 def cut(x, y, sizes):
-    """Shards of the given sizes."""
-    borders = np.cumsum([0, *sizes])
-    assert borders[-1] == len(x)
-    return XShards.from_shards([{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(borders)])
+    """Return shards of these sizes."""
+    edges = np.cumsum([0, *sizes])
+    assert edges[-1] == len(x)
+    return XShards.from_shards([{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(edges)])
 
 
 LAYOUTS = {
@@ -38,14 +38,14 @@ def estimator(workers, seed=3, **more):
     )
 
 
-def skip_repetitions(context: Context, backend: str, workers: int) -> None:
+def skip_repeated_cases(context: Context, backend: str, workers: int) -> None:
     if workers == 1 and backend != "torch_distributed" and context.runtime != "local":
-        pytest.skip("one worker has nobody to agree with: the same code for every backend, shown locally with each")
+        pytest.skip("one worker runs the same code on every backend: tested locally with each")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_weights_equal_single_process_training_on_the_same_batches(context: Context, backend, workers):
-    skip_repetitions(context, backend, workers)
+    skip_repeated_cases(context, backend, workers)
     for name, sizes in LAYOUTS.items():
         x, y = make_data(sum(sizes))
         est = estimator(workers, backend=backend)
@@ -58,9 +58,9 @@ def test_weights_equal_single_process_training_on_the_same_batches(context: Cont
         assert [record["rows"] for record in history] == [len(x)] * 3
 
 
-def test_fewer_rows_than_workers_train_and_score_as_in_one_process(context: Context, backend):
+def test_fewer_rows_than_workers_train_and_evaluate_as_in_one_process(context: Context, backend):
     if backend != "torch_distributed" and context.runtime != "local":
-        pytest.skip("which rows a rank gets does not depend on the backend, shown locally with each")
+        pytest.skip("the rows of a rank do not depend on the backend: tested locally with each")
     for rows in (1, 2) if context.runtime == "local" else (1,):
         x, y = make_data(rows)
         est = estimator(3, backend=backend, metrics=["accuracy"])
@@ -71,8 +71,8 @@ def test_fewer_rows_than_workers_train_and_score_as_in_one_process(context: Cont
         with torch.no_grad():
             output = alone(torch.from_numpy(x))
             loss = nn.CrossEntropyLoss()(output, torch.from_numpy(y)).item()
-        found = est.evaluate(x, y)
-        assert found == pytest.approx({"loss": loss, "accuracy": (output.argmax(1).numpy() == y).mean()}, rel=1e-5)
+        results = est.evaluate(x, y)
+        assert results == pytest.approx({"loss": loss, "accuracy": (output.argmax(1).numpy() == y).mean()}, rel=1e-5)
         assert history[-1]["val_loss"] == pytest.approx(loss, rel=1e-5)
         np.testing.assert_allclose(est.predict(x), output, rtol=1e-4, atol=1e-5)
 
@@ -102,7 +102,7 @@ def test_class_weighted_loss_is_weighted_over_all_ranks(context: Context, backen
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_metrics_are_exact_and_predictions_row_aligned(context: Context, backend, workers):
-    skip_repetitions(context, backend, workers)
+    skip_repeated_cases(context, backend, workers)
     x, y = make_data(101)
     shards = cut(x, y, [3, 0, 70, 28])
     metrics = ["accuracy", "auc", "f1", {"bias": lambda t, o: float(o[:, 1].mean() - t.mean())}]
@@ -120,10 +120,10 @@ def test_metrics_are_exact_and_predictions_row_aligned(context: Context, backend
         "f1": f1_score(y, output.argmax(1)),
         "bias": float(output[:, 1].mean() - y.mean()),
     }
-    found = est.evaluate(shards, batch_size=7)
-    assert found.keys() == expected.keys()
+    results = est.evaluate(shards, batch_size=7)
+    assert results.keys() == expected.keys()
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
+        assert results[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
         assert history[-1][f"val_{name}"] == pytest.approx(value, rel=1e-5, abs=1e-6), name
     np.testing.assert_allclose(est.predict(x), output, rtol=1e-4, atol=1e-5)
     predicted = est.predict(shards, batch_size=9).collect()
@@ -146,7 +146,7 @@ def score_loss(output, target):
     return nn.functional.mse_loss(output["score"][:, 0], target)
 
 
-def test_several_inputs_and_named_outputs(context: Context):
+def test_model_with_several_inputs_and_named_outputs_trains_and_predicts(context: Context):
     rng = np.random.default_rng(0)
     features = {"left": rng.normal(size=(30, 2)).astype("f4"), "right": rng.normal(size=(30, 4)).astype("f4")}
     target = features["left"].sum(1)
@@ -168,7 +168,7 @@ def test_the_number_of_workers_does_not_change_the_curve(local: Context):
         np.testing.assert_allclose(curve, curves[0], rtol=1e-5)
 
 
-def test_pending_steps_run_between_two_calls_on_all_slots(context: Context):
+def test_lazy_transformations_run_between_two_calls_on_all_slots(context: Context):
     x, y = make_data(40)
     est = estimator(4)
     est.fit(x, y, batch_size=16)
@@ -182,8 +182,8 @@ def test_save_and_load_continue_exactly(context: Context, backend, tmp_path):
     whole.fit(x, y, epochs=4, batch_size=16)
     first = estimator(2, backend=backend)
     first.fit(x, y, epochs=2, batch_size=16)
-    first.save(str(tmp_path / "half"))
-    second = estimator(2, backend=backend).load(str(tmp_path / "half"))
+    first.save(str(tmp_path / "saved"))
+    second = estimator(2, backend=backend).load(str(tmp_path / "saved"))
     assert second.epoch == 2
     second.fit(x, y, epochs=2, batch_size=16)
     for key, value in second.get_model().state_dict().items():
@@ -197,7 +197,7 @@ def test_sharded_replicas_and_asynchronous_servers_work_on_every_runtime(context
     alone = train_alone(x, y, epochs=2, batch_size=16, seed=3)
     for key, value in sharded.get_model().state_dict().items():
         np.testing.assert_allclose(value.numpy(), alone.state_dict()[key].numpy(), rtol=1e-5, atol=1e-6)
-    # One worker and a server do, one push after the other, what one process does.
+    # One worker with one server pushes one step at a time, which equals one process.
     single = estimator(1, backend="parameter_server", mode="async")
     single.fit(x, y, epochs=2, batch_size=16)
     for key, value in single.get_model().state_dict().items():
