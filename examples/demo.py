@@ -1,6 +1,6 @@
-"""The first look at Orca: train a small CNN on scikit-learn's digits with two local workers.
+"""A first look at Orca: train a small CNN on scikit-learn's digits with two local workers.
 
-Run it with ``make demo``, or ``python examples/demo.py --help`` where Orca is installed.
+Run ``make demo``, or ``python examples/demo.py --help`` where Orca is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orca import Estimator, XShards, init_orca_context
 
 
 class LeNet(nn.Module):
-    """LeNet, scaled down to images of 8 x 8."""
+    """LeNet scaled down to 8 x 8 images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def main() -> int:
         images, digits.target, test_size=0.25, random_state=0, stratify=digits.target
     )
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     with init_orca_context(runtime=options.runtime, cores=max(2, options.workers)):
         train = XShards.partition({"x": x_train, "y": y_train})
         est = Estimator.from_torch(
@@ -80,9 +80,9 @@ def main() -> int:
     history.plot(str(curve))
     accuracy = float((classes == y_test).mean())
     print(f"training curve: {curve}")
-    print(f"saved and reloaded: predictions {'are the same' if same else 'DIFFER'}")
-    print(f"trained on {options.workers} workers in {time.perf_counter() - began:.1f} s")
-    print(f"test accuracy: {accuracy:.1%} on {len(y_test)} images (evaluate says {scores['accuracy']:.1%})")
+    print(f"saved and reloaded: predictions {'are identical' if same else 'DIFFER'}")
+    print(f"trained on {options.workers} workers in {time.perf_counter() - start:.1f} s")
+    print(f"test accuracy: {accuracy:.1%} on {len(y_test)} images (evaluate reports {scores['accuracy']:.1%})")
     return 0 if accuracy >= 0.95 and same and abs(accuracy - scores["accuracy"]) < 1e-9 else 1
 
 

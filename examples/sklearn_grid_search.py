@@ -1,4 +1,4 @@
-"""A PyTorch estimator inside scikit-learn: a Pipeline, a grid search over its parameters, the best one tested.
+"""A PyTorch estimator in a scikit-learn Pipeline, tuned by grid search and evaluated on test data.
 
 Run ``python examples/sklearn_grid_search.py`` where Orca is installed with torch and scikit-learn.
 """
@@ -32,7 +32,7 @@ def main() -> int:
 
     x, y = load_digits(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.25, random_state=0, stratify=y)
-    began = time.perf_counter()
+    start = time.perf_counter()
     with init_orca_context(cores=max(2, options.workers)):
         net = Estimator.from_torch(
             model=network,
@@ -50,14 +50,14 @@ def main() -> int:
             {"net__config__lr": [0.001, 0.01], "net__config__hidden": [16, 64]},
             cv=StratifiedKFold(3, shuffle=True, random_state=0),
         )
-        # One candidate after the other: the workers of each fit already use the cores.
+        # Candidates run one after the other, because the workers of each fit already use all cores.
         search.fit(x_train, y_train)
-        for chosen, score in zip(search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True):
-            named = ", ".join(f"{name.removeprefix('net__config__')}={value}" for name, value in chosen.items())
-            print(f"{named:24} accuracy {score:.1%}")
+        for params, score in zip(search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True):
+            label = ", ".join(f"{name.removeprefix('net__config__')}={value}" for name, value in params.items())
+            print(f"{label:24} accuracy {score:.1%}")
         accuracy = search.score(x_test, y_test)
         classes = search.predict(x_test).argmax(axis=1)
-    print(f"{options.workers} workers, 13 fits: {time.perf_counter() - began:.1f} s")
+    print(f"{options.workers} workers, 13 fits: {time.perf_counter() - start:.1f} s")
     print(f"test accuracy of the best: {accuracy:.1%} on {len(y_test)} images")
     return 0 if accuracy >= 0.95 and abs(accuracy - float((classes == y_test).mean())) < 1e-9 else 1
 

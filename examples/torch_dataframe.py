@@ -1,4 +1,4 @@
-"""A Spark DataFrame in, a PyTorch model, a Spark DataFrame with the predictions out.
+"""Train a PyTorch model on a Spark DataFrame, and predict into a Spark DataFrame.
 
 Run ``python examples/torch_dataframe.py`` where Orca is installed with torch, scikit-learn, Spark and Java.
 """
@@ -19,7 +19,7 @@ from orca import Estimator, OrcaContext, init_orca_context
 
 
 class Scaled(nn.Module):
-    """Brings each column to mean 0 and variance 1, then a small network."""
+    """Scales each column to mean 0 and variance 1, then applies a small network."""
 
     def __init__(self, mean: list[float], spread: list[float]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=15)
     options = parser.parse_args()
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     with init_orca_context(runtime="spark", cores=max(2, options.workers)):
         spark = OrcaContext.get_spark_session()
         data = load_breast_cancer(as_frame=True)
@@ -47,7 +47,7 @@ def main() -> int:
         table = spark.createDataFrame(frame)
         train, test = table.where("id % 5 != 0").cache(), table.where("id % 5 = 0").cache()
 
-        learned: Any = train.agg(
+        statistics: Any = train.agg(
             *(sql.avg(name).alias(f"mean_{name}") for name in features),
             *(sql.stddev(name).alias(f"spread_{name}") for name in features),
         ).first()
@@ -57,8 +57,8 @@ def main() -> int:
             loss=nn.CrossEntropyLoss(),
             metrics=["accuracy", "auc"],
             config={
-                "mean": [learned[f"mean_{name}"] for name in features],
-                "spread": [learned[f"spread_{name}"] for name in features],
+                "mean": [statistics[f"mean_{name}"] for name in features],
+                "spread": [statistics[f"spread_{name}"] for name in features],
                 "lr": 0.01,
             },
             workers=options.workers,
@@ -70,7 +70,7 @@ def main() -> int:
         print(history[-3:])
         scores = est.evaluate(test, feature_cols=features, label_cols="target")
 
-        # Still a Spark DataFrame, not yet computed: the scores are a column of arrays beside those that were there.
+        # The result is a lazy Spark DataFrame with the scores as an additional column of arrays.
         predicted = est.predict(test, feature_cols=features, output_cols="scores")
         guess = sql.expr("CAST(array_position(scores, array_max(scores)) - 1 AS INT)")
         result = predicted.select("id", "target", "scores", guess.alias("guess")).cache()
@@ -78,8 +78,8 @@ def main() -> int:
         result.show(5, truncate=40)
         rows = result.count()
         right = result.where("guess = target").count()
-    print(f"spark, {options.workers} workers: {time.perf_counter() - began:.1f} s")
-    print(f"test accuracy: {right / rows:.1%} on {rows} rows (evaluate says {scores['accuracy']:.1%})")
+    print(f"spark, {options.workers} workers: {time.perf_counter() - start:.1f} s")
+    print(f"test accuracy: {right / rows:.1%} on {rows} rows (evaluate reports {scores['accuracy']:.1%})")
     return 0 if right / rows >= 0.95 and abs(right / rows - scores["accuracy"]) < 1e-9 else 1
 
 

@@ -1,4 +1,4 @@
-"""A small GAN on a ring of points in the plane: a training step of one's own, with two optimizers.
+"""A small GAN on points on a circle: a custom training step with two optimizers.
 
 Run ``python examples/torch_gan.py`` where Orca is installed with torch; it takes half a minute on two cores.
 """
@@ -22,39 +22,41 @@ NOISE = 4
 
 
 class Gan(nn.Module):
-    """Both networks in one module; as a model for predict it is the generator."""
+    """Both networks in one module; `predict` runs the generator."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.maker = nn.Sequential(nn.Linear(NOISE, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
-        self.judge = nn.Sequential(
+        self.generator = nn.Sequential(nn.Linear(NOISE, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+        self.discriminator = nn.Sequential(
             nn.Linear(2, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1)
         )
 
     def forward(self, noise: torch.Tensor) -> torch.Tensor:
-        return self.maker(noise)
+        return self.generator(noise)
 
 
 def optimizers(model: Gan, config: dict[str, Any]) -> dict[str, torch.optim.Optimizer]:
     return {
-        "maker": torch.optim.Adam(model.maker.parameters(), config["lr"], betas=(0.5, 0.99)),
-        "judge": torch.optim.Adam(model.judge.parameters(), config["lr"], betas=(0.5, 0.99)),
+        "generator": torch.optim.Adam(model.generator.parameters(), config["lr"], betas=(0.5, 0.99)),
+        "discriminator": torch.optim.Adam(model.discriminator.parameters(), config["lr"], betas=(0.5, 0.99)),
     }
 
 
 def train_step(step: Step) -> dict[str, torch.Tensor]:
-    """One step of both: each loss is the mean over this rank's rows, and minimize weights it by them."""
+    """Train both networks for one step; each loss is the mean over this rank's rows, which `minimize` weights."""
     model, real = step.model, step.x
-    made = model(torch.randn(len(real), NOISE, device=real.device))
-    judge_loss = softplus(-model.judge(real)).mean() + softplus(model.judge(made.detach())).mean()
-    step.minimize(judge_loss, "judge")
-    maker_loss = softplus(-model.judge(made)).mean()
-    step.minimize(maker_loss, "maker")
-    return {"judge_loss": judge_loss, "maker_loss": maker_loss}
+    fake = model(torch.randn(len(real), NOISE, device=real.device))
+    discriminator_loss = (
+        softplus(-model.discriminator(real)).mean() + softplus(model.discriminator(fake.detach())).mean()
+    )
+    step.minimize(discriminator_loss, "discriminator")
+    generator_loss = softplus(-model.discriminator(fake)).mean()
+    step.minimize(generator_loss, "generator")
+    return {"discriminator_loss": discriminator_loss, "generator_loss": generator_loss}
 
 
 def ring(rows: int) -> np.ndarray[Any, Any]:
-    """Points near a circle of radius 1."""
+    """Return points near a circle of radius 1."""
     rng = np.random.default_rng(0)
     angle, radius = rng.uniform(0, 2 * np.pi, rows), rng.normal(1, 0.05, rows)
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).astype("float32")
@@ -69,7 +71,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     with init_orca_context(runtime=options.runtime, cores=max(2, options.workers)):
         est = Estimator.from_torch(
             model=Gan,
@@ -89,9 +91,9 @@ def main() -> int:
     eighths = np.floor(np.arctan2(points[:, 1], points[:, 0]) / (np.pi / 4)).astype(int) + 4
     share = np.bincount(eighths.clip(0, 7), minlength=8) / len(points)
     print(history[-5:])
-    print(f"\n{options.backend} on {options.runtime}, {options.workers} workers: {time.perf_counter() - began:.1f} s")
-    print(f"share of points in each eighth of the circle: {', '.join(f'{value:.0%}' for value in share)}")
-    print(f"made points near the ring: {near:.1%} (mean radius {radius.mean():.2f})")
+    print(f"\n{options.backend} on {options.runtime}, {options.workers} workers: {time.perf_counter() - start:.1f} s")
+    print(f"share of generated points in each eighth of the circle: {', '.join(f'{value:.0%}' for value in share)}")
+    print(f"generated points near the circle: {near:.1%} (mean radius {radius.mean():.2f})")
     return 0 if near >= 0.8 and share.min() >= 0.04 else 1
 
 

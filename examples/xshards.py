@@ -1,7 +1,7 @@
-"""From csv files to predictions beside their columns: read, clean, index, group, scale, train on two workers.
+"""From CSV files to a column of predictions: read, clean, index, group, scale, train on two workers.
 
 Run ``python examples/xshards.py`` where Orca is installed with pandas and torch; ``--runtime ray`` or
-``--runtime spark`` moves all of it there.
+``--runtime spark`` runs everything there.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ FEATURES = [f"{name}_scaled" for name in COLUMNS]
 
 
 def write_visits(folder: Path, files: int = 4, rows: int = 1500) -> None:
-    """Write visits to shops, a file per month; now and then an age or a city is missing."""
+    """Write one file of shop visits per month, with some missing ages and cities."""
     rng = np.random.default_rng(0)
     levels = {"Bonn": 2400, "Lima": 1500, "Oslo": 3300, "Rome": 2700}
     for month in range(files):
         city = rng.choice(list(levels), rows)
         income = rng.normal([levels[name] for name in city], 500).round(2)
         age = rng.integers(18, 80, rows).astype("float64")
-        # People buy who earn more than their city does, the young more readily.
-        wish = (income - [levels[name] for name in city]) / 500 + (45 - age) / 30
-        table = pd.DataFrame({"city": city, "age": age, "income": income, "bought": (wish > 0).astype(int)})
+        # People who earn more than their city's average buy, young people more readily.
+        interest = (income - [levels[name] for name in city]) / 500 + (45 - age) / 30
+        table = pd.DataFrame({"city": city, "age": age, "income": income, "bought": (interest > 0).astype(int)})
         table.loc[rng.random(rows) < 0.02, "age"] = np.nan
         table.loc[rng.random(rows) < 0.02, "city"] = np.nan
         table.to_csv(folder / f"2025-{month + 1:02d}.csv", index=False)
@@ -47,15 +47,15 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=8)
     options = parser.parse_args()
 
-    began = time.perf_counter()
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, init_orca_context(runtime=options.runtime, cores=2):
         write_visits(Path(folder))
         visits = read_csv([f"{folder}/2025-01.csv", f"{folder}/2025-02.csv", f"{folder}/2025-03.csv"])
         later = read_csv(f"{folder}/2025-04.csv")
-        print(f"read {len(visits)} rows to learn from ({visits}) and {len(later)} to test")
+        print(f"read {len(visits)} rows for training ({visits}) and {len(later)} for testing")
         print(f"missing values: {visits.get_null_sum()}")
 
-        # What is learned from the first months is only applied to the last.
+        # Statistics are fitted on the first months and only applied to the last.
         clean = visits.drop_missing_value().cache()
         indexer = StringIndexer(inputCol="city", outputCol="city_number").fit(clean)
         cities = clean.group_by("city", agg={"income": "mean"})
@@ -82,8 +82,8 @@ def main() -> int:
     table["guess"] = np.stack(table["prediction"]).argmax(axis=1)
     accuracy = float((table["guess"] == table["bought"]).mean())
     print(f"\n{table[['city', 'age', 'income', 'bought', 'guess']].head(5).to_string(index=False)}\n")
-    print(f"{options.runtime}, two workers: {time.perf_counter() - began:.1f} s")
-    print(f"test accuracy: {accuracy:.1%} on {len(table)} rows (evaluate says {scores['accuracy']:.1%})")
+    print(f"{options.runtime}, two workers: {time.perf_counter() - start:.1f} s")
+    print(f"test accuracy: {accuracy:.1%} on {len(table)} rows (evaluate reports {scores['accuracy']:.1%})")
     return 0 if accuracy >= 0.95 and abs(accuracy - scores["accuracy"]) < 1e-9 else 1
 
 
