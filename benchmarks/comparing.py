@@ -1,4 +1,4 @@
-"""Sides measured by turns in one run, and their ratio beside what it should be: what the comparisons here share."""
+"""Shared by the comparisons here: interleaved runs of two sides, and their ratio compared with a target."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from orca.core.machine import usable_cpus
 Side = Callable[[], float]
 Numbers = dict[str, list[float]]
 Part = tuple[set[str], Callable[[], list[str]]]
-"""Sections that are measured together, and what measures them and returns the lines to show."""
+"""Sections that are measured together, and the function that measures them and returns the lines to print."""
 
 _MET, _MISSED, _ABSENT = "met", "MISSED", "not measured"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our side beside another one, and what the ratio of their numbers should be, if anything."""
+    """Our side compared with a peer, and the bar for the ratio of their results, if any."""
 
     section: str
     title: str
@@ -36,26 +36,26 @@ class Comparison:
     bar: float | None
     unit: str = "rows/s"
 
-    def lines(self, found: Numbers) -> list[str]:
+    def lines(self, results: Numbers) -> list[str]:
         head = f"{self.section:<3} {self.title:<46}"
-        absent = [side for side in (self.ours, self.peer) if side not in found]
+        absent = [side for side in (self.ours, self.peer) if side not in results]
         if absent:
             return [f"{head} {_ABSENT}: {' and '.join(absent)} failed"]
-        ratios = [ours / peer for ours, peer in zip(found[self.ours], found[self.peer], strict=True)]
+        ratios = [ours / peer for ours, peer in zip(results[self.ours], results[self.peer], strict=True)]
         ratio = statistics.median(ratios)
-        shown = [
+        lines = [
             f"{head} ratio {ratio:>6.3f}  {self._verdict(ratio):<20} turns: {', '.join(map('{:.3f}'.format, ratios))}"
         ]
         for role, side in (("ours", self.ours), ("peer", self.peer)):
-            every = ", ".join(number(value, self.unit) for value in found[side])
-            median = number(statistics.median(found[side]), self.unit)
-            shown.append(f"      {role}  {side:<38} {median:>10} {self.unit:<6}  ({every})")
-        return shown
+            every = ", ".join(number(value, self.unit) for value in results[side])
+            median = number(statistics.median(results[side]), self.unit)
+            lines.append(f"      {role}  {side:<38} {median:>10} {self.unit:<6}  ({every})")
+        return lines
 
     def _verdict(self, ratio: float) -> str:
         if self.bar is None:
             return "no bar"
-        faster = self.unit == "rows/s"  # else seconds, of which less is better
+        faster = self.unit == "rows/s"  # otherwise seconds, where less is better
         met = ratio >= self.bar if faster else ratio <= self.bar
         return f"bar {'>=' if faster else '<='} {self.bar:<4}  {_MET if met else _MISSED}"
 
@@ -65,34 +65,34 @@ def number(value: float, unit: str) -> str:
 
 
 def take_turns(sides: dict[str, Side], turns: int, unit: str, flip: bool = True) -> Numbers:
-    """Run the sides alternately, with `flip` in reverse order every other turn; one that fails is told and left out."""
-    found: Numbers = {name: [] for name in sides}
+    """Interleave the sides, with `flip` in reverse order every other turn; report and skip a side that fails."""
+    results: Numbers = {name: [] for name in sides}
     for turn in range(turns):
-        for name in list(reversed(found)) if flip and turn % 2 else list(found):
+        for name in list(reversed(results)) if flip and turn % 2 else list(results):
             try:
                 value = sides[name]()
             except Exception as error:
                 print(f"  {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:600]}", flush=True)
-                del found[name]
+                del results[name]
                 continue
             print(f"  turn {turn + 1}: {name:<38} {number(value, unit):>10} {unit}", flush=True)
-            found[name].append(value)
-    return found
+            results[name].append(value)
+    return results
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def called_twice(
     section: str, title: str, works: dict[str, Callable[[], Any]], bar: float | None, rows: int, turns: int
 ) -> list[str]:
-    """Compare rows/s of two sides, ours first. Each turn calls a side twice in a row.
+    """Compare the rows/s of two sides, ours first. Each turn calls a side twice in a row.
 
-    The bar is for the second call. The first one comes after the other side has run: it shows what starting anew costs,
-    as Ray and Spark may have ended the processes that held the model, or given them to the other side.
+    The bar applies to the second call. The first call runs after the other side and shows the cost of a restart, as Ray
+    and Spark may have ended the processes that held the model, or assigned them to the other side.
     """
     after_other: Numbers = {name: [] for name in works}
 
@@ -101,15 +101,15 @@ def called_twice(
         return rows / seconds_of(works[name])
 
     sides: dict[str, Side] = {name: functools.partial(twice, name) for name in works}
-    found = take_turns(sides, turns, "rows/s", flip=False)
-    lines = Comparison(section, title, *works, bar).lines(found)
-    if len(found) == len(works):
+    results = take_turns(sides, turns, "rows/s", flip=False)
+    lines = Comparison(section, title, *works, bar).lines(results)
+    if len(results) == len(works):
         lines += Comparison(section, f"{title}, first call", *works, bar).lines(after_other)
     return lines
 
 
 def facts(packages: Iterable[str], threads: str) -> str:
-    """The machine and the versions, in one line."""
+    """Describe the machine and the package versions in one line."""
     versions = []
     for name in packages:
         try:
@@ -123,40 +123,40 @@ def facts(packages: Iterable[str], threads: str) -> str:
 
 
 def chosen(text: str, sections: Sequence[str]) -> set[str]:
-    """Sections named in full or by their number."""
-    asked = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [part for part in asked if not any(section.startswith(part) for section in sections)]
+    """Return the sections that are named in full or by their number."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [part for part in names if not any(section.startswith(part) for section in sections)]
     if unknown:
         raise SystemExit(f"--only {text}: there is no section {', '.join(unknown)}. Sections: {', '.join(sections)}.")
-    return {section for section in sections if any(section.startswith(part) for part in asked)}
+    return {section for section in sections if any(section.startswith(part) for part in names)}
 
 
-def measure(parts: Iterable[Part], wanted: set[str], head: list[str], apart: bool = False) -> None:
-    """Measure what is wanted and show it all at the end; exit with code 1 if something could not be measured.
+def measure(parts: Iterable[Part], sections: set[str], head: list[str], apart: bool = False) -> None:
+    """Measure these sections and print the report at the end; exit with code 1 if a measurement failed.
 
-    With `apart` each part has a process of its own, so that none is measured with what another left in memory.
+    With `apart` each part runs in a separate process, so that none is affected by what another left in memory.
     """
     print("\n".join(head), flush=True)
     report: list[str] = []
-    for sections, work in parts:
-        if wanted & sections:
+    for own, work in parts:
+        if sections & own:
             try:
                 report += in_own_process(work) if apart else work()
             except Exception as error:  # the other sections still count
                 traceback.print_exc()
-                report.append(f"{min(sections)[0]:<3} {_ABSENT}: {type(error).__name__}: {error}")
+                report.append(f"{min(own)[0]:<3} {_ABSENT}: {type(error).__name__}: {error}")
     verdicts = [line for line in report if f"  {_MET} " in line or f"  {_MISSED} " in line]
     missed = sum(f"  {_MISSED} " in line for line in verdicts)
     absent = sum(_ABSENT in line for line in report)
     counts = f"bars: {len(verdicts) - missed} met, {missed} missed; comparisons {_ABSENT}: {absent}"
     print("\n" + "\n".join([*head, *report, counts]))
-    # A bar that is missed may be the machine's doing, a side that fails never is.
+    # The machine may cause a missed bar, but never a failed side.
     if absent:
         raise SystemExit(1)
 
 
 def in_own_process(work: Callable[[], list[str]]) -> list[str]:
-    """What the work, which has to be picklable, reports from a new process."""
+    """Run the work, which must be picklable, in a new process and return its report."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_report, args=(work, there))
@@ -165,7 +165,7 @@ def in_own_process(work: Callable[[], list[str]]) -> list[str]:
     try:
         return list(here.recv())
     except EOFError:
-        raise RuntimeError("its process failed; what it said stands above") from None
+        raise RuntimeError("its process failed; see its output above") from None
     finally:
         child.join()
 
@@ -176,7 +176,7 @@ def _report(work: Callable[[], list[str]], to: Any) -> None:
 
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """Let the processes started meanwhile use so many cores; Orca's ranks share them out as their threads."""
+    """Limit processes started in this context to `count` cores, which Orca's ranks share as their threads."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,12 +1,11 @@
-"""The ways of data, side by side in one run: Spark frames to ranks, transforms, csv files, the feed itself.
+"""Benchmarks Orca's data paths against the usual alternatives: Spark to ranks, transforms, CSV files, the feed.
 
-(a) a Spark DataFrame to batches on two ranks, beside toPandas() with Arrow and beside writing and reading Parquet
-(b) XShards transform + collect, beside Ray Data map_batches + take_all and beside numpy in one process
-(c) read_csv of a large file, beside pandas and pyarrow alone
-(d) the feed's shuffled batches, beside x[perm[i:i+b]] on one array
+(a) a Spark DataFrame to batches on two ranks, against toPandas() with Arrow and against Parquet files
+(b) XShards transform + collect, against Ray Data map_batches + take_all and against numpy in one process
+(c) read_csv of a large file, against pandas and pyarrow alone
+(d) the feed's shuffled batches, against x[perm[i:i+b]] on one array
 
-Each line is the median of several turns in which the sides alternate. Peak is memory over all processes above
-what they had before.
+Each line is the median of several interleaved runs. Peak is the additional memory over all processes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ LINES: list[str] = []
 
 
 def measure(title: str, size: int, sides: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
-    """Time the sides in turn and print a line for each; the first side is ours."""
+    """Time interleaved runs of the sides and print a line for each; the first side is ours."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     peaks: dict[str, int] = dict.fromkeys(sides, 0)
     for turn in range(turns + 1):
@@ -44,9 +43,9 @@ def measure(title: str, size: int, sides: dict[str, Callable[[], Any]], turns: i
             gc.collect()
             base = family_pss()
             with Peak(0.1) as watch:
-                began = time.perf_counter()
+                start = time.perf_counter()
                 side()
-                spent = time.perf_counter() - began
+                spent = time.perf_counter() - start
             if turn:  # the first turn warms everything up
                 seconds[name].append(spent)
                 peaks[name] = max(peaks[name], watch.peak - base)
@@ -63,7 +62,7 @@ def measure(title: str, size: int, sides: dict[str, Callable[[], Any]], turns: i
 
 
 def count_batches(context: Any, batch_size: int) -> int:
-    """Run on a rank: go through one shuffled epoch."""
+    """Iterate over one shuffled epoch on a rank."""
     place = context.place
     rows = Rows(context.sources["data"])
     feed = Feed(rows, rank=place.rank, world=place.world, batch_size=batch_size)
@@ -91,8 +90,8 @@ def spark_frames(rows: int, turns: int) -> None:
             def to_ranks(frame: Any = frame, features: Any = features) -> None:
                 form = Form(feature_cols=features, label_cols="label")
                 shards = adapt(frame).shards(form, context.engine)
-                found = context.gang(2).call(count_batches, 256, sources={"data": shards})
-                assert sum(found) == rows
+                counts = context.gang(2).call(count_batches, 256, sources={"data": shards})
+                assert sum(counts) == rows
 
             def to_pandas(frame: Any = frame, kind: str = kind) -> None:
                 table = frame.toPandas()
@@ -117,12 +116,12 @@ def spark_frames(rows: int, turns: int) -> None:
 
 
 def batches(x: np.ndarray[Any, Any], size: int = 256) -> int:
-    """Go through one shuffled epoch of one array."""
+    """Iterate over one shuffled epoch of one array."""
     order = np.random.default_rng(0).permutation(len(x))
-    seen = 0
+    rows = 0
     for start in range(0, len(x), size):
-        seen += len(x[order[start : start + size]])
-    return seen
+        rows += len(x[order[start : start + size]])
+    return rows
 
 
 def transforms(rows: int, turns: int) -> None:
@@ -207,7 +206,7 @@ def feed(rows: int, turns: int) -> None:
         "(d) feed, batches of 256", values.nbytes, {"Orca feed": ours, "x[perm[i:i+b]]": lambda: batches(values)}, turns
     )
     ours_seconds, theirs = medians.values()
-    line = f"(d) throughput of the feed beside x[perm[i:i+b]]: {theirs / ours_seconds:.2f} (at least 0.9)"
+    line = f"(d) throughput of the feed relative to x[perm[i:i+b]]: {theirs / ours_seconds:.2f} (at least 0.9)"
     LINES.append(line)
     print(line)
 

@@ -1,7 +1,7 @@
-"""Estimator.fit beside hand-written two-process DDP: the same model, rows, order and batches, in one run.
+"""Benchmarks Estimator.fit against hand-written two-process DDP with the same model, rows, order and batches.
 
-Prints the ratio of steady rows/s (the epochs after the first), and the time from the call of `fit` to the
-first finished step on a cold and on a warm gang. The two sides take turns; medians over the turns are shown.
+Prints the ratio of steady-state rows/s (the epochs after the first), and the time from the call of `fit` to the first
+finished step on a cold and on a warm gang. The runs are interleaved; results are medians over the turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FEATURES, CLASSES, SEED = 64, 10, 0
 
 
 class Mlp(nn.Module):
-    """A small network, so that overhead has nowhere to hide."""
+    """A small network, so that overhead is visible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def make_rows(rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 def by_hand(rank: int, port: int, path: str, epochs: int, batch_size: int, out: Any) -> None:
-    """What a careful person writes: shared arrays, seeded permutation, DDP, one thread per process."""
+    """Train as in a careful hand-written program: shared arrays, seeded permutation, DDP, one thread per process."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     x = torch.from_numpy(np.load(f"{path}/x.npy", mmap_mode="c"))
@@ -54,19 +54,19 @@ def by_hand(rank: int, port: int, path: str, epochs: int, batch_size: int, out: 
     loss_of = nn.CrossEntropyLoss()
     seconds, losses = [], []
     for epoch in range(epochs):
-        began = time.perf_counter()
+        epoch_start = time.perf_counter()
         order = torch.from_numpy(np.random.default_rng([SEED, epoch]).permutation(len(x)))
         total = 0.0
         for start in range(0, len(x), batch_size):
             index = order[start : start + batch_size]
-            half = (len(index) + 1) // 2
-            mine = index[:half] if rank == 0 else index[half:]
+            middle = (len(index) + 1) // 2
+            mine = index[:middle] if rank == 0 else index[middle:]
             optimizer.zero_grad(set_to_none=True)
             loss = loss_of(model(x[mine]), y[mine])
             loss.backward()
             optimizer.step()
             total += loss.item() * len(mine)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - epoch_start)
         losses.append(total)
     if rank == 0:
         out.put((seconds, losses))
@@ -118,12 +118,12 @@ def main() -> None:
                 seed=SEED,
             )
             tiny = x[:2], y[:2]
-            began = time.perf_counter()
+            start = time.perf_counter()
             est.fit(*tiny, batch_size=2, progress=False)
-            cold.append(time.perf_counter() - began)
-            began = time.perf_counter()
+            cold.append(time.perf_counter() - start)
+            start = time.perf_counter()
             est.fit(*tiny, batch_size=2, progress=False)
-            warm.append(time.perf_counter() - began)
+            warm.append(time.perf_counter() - start)
             history = est.fit(x, y, epochs=options.epochs, batch_size=options.batch_size, progress=False)
             ours.append(options.rows / statistics.median(history["seconds"][1:]))
             stop_orca_context()

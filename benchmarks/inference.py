@@ -1,25 +1,27 @@
-"""Predictions of OpenVINO estimators beside what people use without Orca, in one run, on a small and a larger net.
+"""Benchmarks predictions of OpenVINO estimators against the usual alternatives, on a small and a larger network.
 
-s, l   the small convolutional net, EfficientNet-Lite0 with its ImageNet weights
-1s 1l  est.predict on an array, beside a hand-written AsyncInferQueue         at least 0.98
-2s 2l  est.predict on an array, beside OpenVINO's benchmark_app               at least 0.95
-3s 3l  est.predict on a Spark DataFrame, beside predict_batch_udf             at least 1.5
-4s 4l  est.predict on a Ray Dataset, beside map_batches                       at least 1.0
-5s 5l  a torch estimator with accelerator="openvino", beside without          no bar
+s, l   the small convolutional network, EfficientNet-Lite0 with its ImageNet weights
+1s 1l  est.predict on an array, against a hand-written AsyncInferQueue        at least 0.98
+2s 2l  est.predict on an array, against OpenVINO's benchmark_app              at least 0.95
+3s 3l  est.predict on a Spark DataFrame, against predict_batch_udf            at least 1.5
+4s 4l  est.predict on a Ray Dataset, against map_batches                      at least 1.0
+5s 5l  a torch estimator with accelerator="openvino", against without         no bar
 
-All sides have the same model, batch, precision (f32) and threads. Each kind of data and net has a process of its own,
-so that none is measured with what another left behind. The sides of a section take turns, in 1 and 2 every
-other turn in reverse order; shown are medians over the turns, and the median of the ratios within a turn. Each side
-is called once before it is measured; in 3 to 5 each turn calls a side twice: the second call counts, the first, which
-comes after the other side, is shown too. After the turns each side runs once more for its peak memory: all that this
-process and its descendants hold, shared pages counted once, with what is warm of either side, be it at work or not;
-and beyond it, what the run itself added. A side that starts processes for each run (map_batches) adds them; one that
-keeps them (Orca) has them in the first number. Each side then tells the seconds to its first row from a model that it
-has not seen: Orca with a new estimator and an empty cache, its peers with a new compilation; in a new process for
-arrays and for torch, in a running Spark or Ray for frames. In 3 a line says what the cores allow: how fast the
-model alone is on all of them, how fast rows go to Python and back without one, and what both together leave. The last
-lines of 3 have no bar: predict_batch_udf with a model that nobody told its threads, and not even its precision, which
-Orca leaves to OpenVINO there too. inference_peers.py holds the other sides.
+All sides have the same model, batch size, precision (f32) and threads. Each combination of data and network runs in a
+separate process, so that none is affected by leftovers of another. The runs of a section are interleaved, in 1 and 2
+with every other turn in reverse order; results are medians over the turns, and the median of the ratios within a turn.
+Each side is called once before it is measured. In 3 to 5 each turn calls a side twice: the second call counts; the
+first, which follows the other side, is shown too.
+
+Peak memory comes from one more run of each side: the memory of this process and its descendants, with shared pages
+counted once and the warm processes of both sides included, and the part of it that the run added. A side that starts
+processes for each run (map_batches) adds them; one that keeps them (Orca) has them in the first number. The time to
+the first row is for a new model: Orca with a new estimator and an empty cache, its peers with a new compilation; in a
+new process for arrays and torch, in a running Spark or Ray for DataFrames.
+
+Section 3 also prints the upper limit that the cores allow, from the throughput of the model alone and that of the
+transfer to Python and back. Its last lines have no bar: predict_batch_udf with a model compiled with OpenVINO's default
+threads, and then with the default precision as well, for both sides. inference_peers.py contains the other sides.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ FIRST_ROW = """
 import sys, time
 import numpy as np
 row = np.zeros((1, {row}), "f4")
-began = time.perf_counter()
+start = time.perf_counter()
 {work}
-print(time.perf_counter() - began)
+print(time.perf_counter() - start)
 """
 FIRST_ROWS = {
     "Orca": (
@@ -86,19 +88,19 @@ FIRST_ROWS = {
 
 
 class Peak:
-    """The most that this process and its descendants hold while something runs."""
+    """Peak memory of this process and its descendants within a context."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.most = 0
+        self.bytes = 0
 
     def _watch(self) -> None:
         while not self._stop.wait(0.05):
-            self.most = max(self.most, held())
+            self.bytes = max(self.bytes, memory_in_use())
 
     def __enter__(self) -> Peak:
-        self.most = held()
+        self.bytes = memory_in_use()
         self._thread.start()
         return self
 
@@ -107,7 +109,7 @@ class Peak:
         self._thread.join()
 
 
-def held() -> int:
+def memory_in_use() -> int:
     me = psutil.Process()
     total = 0
     for process in (me, *me.children(recursive=True)):
@@ -119,21 +121,21 @@ def held() -> int:
 
 
 def peak_of(work: Callable[[], Any]) -> str:
-    """The most that is held while something runs, and how much of it was not held before."""
-    before = held()
-    with Peak() as watch:
+    """Describe the peak memory while something runs, and how much of it was added."""
+    before = memory_in_use()
+    with Peak() as peak:
         work()
-    return f"peak memory {watch.most / 2**20:,.0f} MB, {max(0, watch.most - before) / 2**20:,.0f} of them new"
+    return f"peak memory {peak.bytes / 2**20:,.0f} MB, {max(0, peak.bytes - before) / 2**20:,.0f} of them new"
 
 
-def beside(works: dict[str, Callable[[], Any]], first: dict[str, Callable[[], float]]) -> list[str]:
-    """A line for each side: its peak memory and its seconds to the first row."""
+def memory_and_latency(works: dict[str, Callable[[], Any]], first: dict[str, Callable[[], float]]) -> list[str]:
+    """Return a line for each side with its peak memory and its seconds to the first row."""
     lines = []
     for name, work in works.items():
-        told = [peak_of(work)]
+        values = [peak_of(work)]
         if name in first:
-            told.append(f"first row after {first[name]():.2f} s")
-        lines.append(f"            {name:<38} {', '.join(told)}")
+            values.append(f"first row after {first[name]():.2f} s")
+        lines.append(f"            {name:<38} {', '.join(values)}")
     return lines
 
 
@@ -142,14 +144,14 @@ def rate(work: Callable[[], Any], rows: int) -> Side:
 
 
 def exported(net: peers.Net, folder: str) -> str:
-    """The net as OpenVINO's files."""
+    """Export the network to OpenVINO's files and return the path."""
     return Estimator.from_torch(model=net.make()).export(
         "openvino", f"{folder}/{net.name}", np.zeros((2, *net.row), "f4")
     )
 
 
 def first_row(kind: str, path: str, net: peers.Net) -> float:
-    """Seconds to one row in a new process that has imported numpy only."""
+    """Return the seconds to one row in a new process that has imported only numpy."""
     with tempfile.TemporaryDirectory() as cache:
         work = FIRST_ROWS[kind].format(path=path, threads=CORES, cache=cache, name=net.name, shape=net.row)
         code = FIRST_ROW.format(row=", ".join(map(str, net.row)), work=work)
@@ -160,15 +162,15 @@ def first_row(kind: str, path: str, net: peers.Net) -> float:
     return float(done.stdout.split()[-1])
 
 
-def fresh(path: str, folder: str) -> Estimator:
-    """A new estimator that finds nothing compiled."""
+def uncached(path: str, folder: str) -> Estimator:
+    """Create an estimator with an empty compilation cache."""
     return Estimator.from_openvino(model_path=path, config={"cache_dir": tempfile.mkdtemp(dir=folder)})
 
 
 # 1, 2: arrays --------------------------------------------------------------------------------------------------------
 
 
-def arrays(net: peers.Net, size: str, wanted: set[str], options: argparse.Namespace) -> list[str]:
+def arrays(net: peers.Net, size: str, sections: set[str], options: argparse.Namespace) -> list[str]:
     x = net.data()
     with tempfile.TemporaryDirectory() as folder:
         path = exported(net, folder)
@@ -183,10 +185,10 @@ def arrays(net: peers.Net, size: str, wanted: set[str], options: argparse.Namesp
             ours, theirs = works["Orca, array"](), works["AsyncInferQueue by hand"]()
             assert np.abs(ours - theirs).max() < 1e-4, "the two sides predict different numbers"
             sides = {name: rate(work, net.rows) for name, work in works.items()}
-            if f"2{size}" in wanted:
+            if f"2{size}" in sections:
                 sides["benchmark_app"] = lambda: peers.benchmark_app(path, net, APP_SECONDS)
-            found = take_turns(sides, options.turns, "rows/s")
-            told = beside(
+            results = take_turns(sides, options.turns, "rows/s")
+            details = memory_and_latency(
                 works,
                 {
                     "Orca, array": lambda: first_row("Orca", path, net),
@@ -199,7 +201,7 @@ def arrays(net: peers.Net, size: str, wanted: set[str], options: argparse.Namesp
         Comparison(f"1{size}", f"array, {net.name}", "Orca, array", "AsyncInferQueue by hand", 0.98),
         Comparison(f"2{size}", f"array, {net.name}", "Orca, array", "benchmark_app", 0.95),
     ]
-    return [line for one in compared if one.section in wanted for line in one.lines(found)] + told
+    return [line for one in compared if one.section in sections for line in one.lines(results)] + details
 
 
 # 3, 4: frames --------------------------------------------------------------------------------------------------------
@@ -225,26 +227,26 @@ def on_spark(net: peers.Net, size: str, options: argparse.Namespace) -> list[str
             init_orca_context(runtime="spark")
             est = Estimator.from_openvino(model_path=path)
 
-            # Both are lazy and made once: a new one of Spark's would have to load its model again.
+            # Both are lazy and created once, because a new predict_batch_udf would load its model again.
             ours, theirs = est.predict(frame, batch_size=net.batch), peers.spark_predict(frame, path, net)
             check_same(ours.limit(8).toPandas(), theirs.limit(8).toPandas())
             works = {"Orca on Spark": lambda: compute(ours), "predict_batch_udf": lambda: compute(theirs)}
             first = {
                 "Orca on Spark": lambda: seconds_of(
-                    lambda: fresh(path, folder).predict(frame, batch_size=net.batch).first()
+                    lambda: uncached(path, folder).predict(frame, batch_size=net.batch).first()
                 ),
                 "predict_batch_udf": lambda: seconds_of(lambda: peers.spark_predict(frame, path, net).first()),
             }
-            told = compare(f"3{size}", f"Spark DataFrame, {net.name}", works, first, 1.5, net, options)
-            told += limit(est, net, x, frame, works["predict_batch_udf"], options.turns)
-            return [*told, *untuned(ours, path, frame, size, net, options.turns)]
+            lines = compare(f"3{size}", f"Spark DataFrame, {net.name}", works, first, 1.5, net, options)
+            lines += limit(est, net, x, frame, works["predict_batch_udf"], options.turns)
+            return [*lines, *untuned(ours, path, frame, size, net, options.turns)]
     finally:
         stop_orca_context()
         session.stop()
 
 
 def limit(est: Estimator, net: peers.Net, x: Any, frame: Any, peer: Callable[[], Any], turns: int) -> list[str]:
-    """How much faster than the peer anybody could be: the model and the way through Java both need the cores."""
+    """Compute the largest possible speedup over the peer: the model and the transfer through Java share the cores."""
     from orca.backends.openvino.replica import OpenvinoReplica
 
     model, passing = OpenvinoReplica(est.spec, CORES), peers.spark_pass(frame)
@@ -256,18 +258,18 @@ def limit(est: Estimator, net: peers.Net, x: Any, frame: Any, peer: Callable[[],
     }
     for side in sides.values():
         side()
-    found = take_turns(sides, turns, "rows/s")
-    computed, way, theirs = (statistics.median(found[name]) for name in sides)
-    best = 1 / (1 / computed + 1 / way)
+    results = take_turns(sides, turns, "rows/s")
+    compute_rate, transfer_rate, theirs = (statistics.median(results[name]) for name in sides)
+    best = 1 / (1 / compute_rate + 1 / transfer_rate)
     return [
-        f"      all cores compute {computed:,.0f} rows/s and bring {way:,.0f} rows/s to Python and back: at most "
-        f"{best:,.0f} rows/s, {best / theirs:.2f} x predict_batch_udf, or {computed / theirs:.2f} x if the way cost "
-        "nothing"
+        f"      all cores compute {compute_rate:,.0f} rows/s and transfer {transfer_rate:,.0f} rows/s to Python and "
+        f"back: at most {best:,.0f} rows/s, {best / theirs:.2f} x predict_batch_udf, or {compute_rate / theirs:.2f} x "
+        "with a free transfer"
     ]
 
 
 def untuned(ours: Any, path: str, frame: Any, size: str, net: peers.Net, turns: int) -> list[str]:
-    """Beside a predict_batch_udf whose model is compiled with OpenVINO's own threads, and with its precision too."""
+    """Compare with predict_batch_udf compiled with OpenVINO's default threads, then with its default precision too."""
     auto = Estimator.from_openvino(model_path=path, config={"precision": "auto"})
     threads = peers.spark_predict(frame, path, net, {"INFERENCE_PRECISION_HINT": "f32"})
     pairs = {
@@ -291,7 +293,7 @@ def compute(predicted: Any) -> None:
 
 
 def flat_parquet(x: Any, folder: str) -> None:
-    """Flat rows in a file for each partition, small enough for Java's heap."""
+    """Write flat rows, one file per partition, with row groups small enough for Java's heap."""
     import pyarrow.parquet as pq
 
     os.makedirs(folder)
@@ -305,7 +307,7 @@ def on_ray(net: peers.Net, size: str, options: argparse.Namespace) -> list[str]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = exported(net, folder)
-            # Blocks in Ray's own favourite form: Arrow with a tensor column.
+            # Blocks in Ray's preferred form: Arrow with a tensor column.
             named = ray.data.from_numpy(np.array_split(x, BLOCKS))
             dataset = named.rename_columns({"data": "features"}).materialize()
             init_orca_context(runtime="ray")
@@ -322,7 +324,7 @@ def on_ray(net: peers.Net, size: str, options: argparse.Namespace) -> list[str]:
             works = {"Orca on Ray": lambda: ours(dataset), "map_batches": lambda: theirs(dataset)}
             one = dataset.limit(1).materialize()
             first = {
-                "Orca on Ray": lambda: seconds_of(lambda: ours(one, fresh(path, folder))),
+                "Orca on Ray": lambda: seconds_of(lambda: ours(one, uncached(path, folder))),
                 "map_batches": lambda: seconds_of(lambda: theirs(one)),
             }
             return compare(f"4{size}", f"Ray Dataset, {net.name}", works, first, 1.0, net, options)
@@ -340,19 +342,19 @@ def compare(
     net: peers.Net,
     options: argparse.Namespace,
 ) -> list[str]:
-    """Our side, which is named first, beside the other."""
+    """Compare our side, which comes first, with the other."""
     for work in works.values():
         work()
-    return [*called_twice(section, title, works, bar, net.rows, options.turns), *beside(works, first)]
+    return [*called_twice(section, title, works, bar, net.rows, options.turns), *memory_and_latency(works, first)]
 
 
 def check_same(ours: Any, theirs: Any) -> None:
-    """Both sides predict the same for the same rows, whatever their order."""
-    known = {np.ravel(row)[0]: value for row, value in zip(ours["features"], ours["prediction"], strict=True)}
+    """Check that both sides predict the same for the same rows, in any order."""
+    expected = {np.ravel(row)[0]: value for row, value in zip(ours["features"], ours["prediction"], strict=True)}
     pairs = [
-        (known[np.ravel(row)[0]], value) for row, value in zip(theirs["features"], theirs["prediction"], strict=True)
+        (expected[np.ravel(row)[0]], value) for row, value in zip(theirs["features"], theirs["prediction"], strict=True)
     ]
-    assert len(pairs) == len(known) == 8, "the two sides return different rows"
+    assert len(pairs) == len(expected) == 8, "the two sides return different rows"
     assert all(np.allclose(one, other, atol=1e-4) for one, other in pairs), "the two sides predict different numbers"
 
 
@@ -368,9 +370,9 @@ def accelerated(net: peers.Net, size: str, options: argparse.Namespace) -> list[
             "torch, OpenVINO": lambda: est.predict(x, batch_size=net.batch, accelerator="openvino"),
             "torch": lambda: est.predict(x, batch_size=net.batch),
         }
-        began = time.perf_counter()
+        start = time.perf_counter()
         fast = works["torch, OpenVINO"]()
-        print(f"  conversion and first call: {time.perf_counter() - began:.1f} s", flush=True)
+        print(f"  conversion and first call: {time.perf_counter() - start:.1f} s", flush=True)
         assert np.allclose(fast, works["torch"](), rtol=1e-3, atol=1e-4), "the two sides predict different numbers"
         first = {name: lambda name=name: first_row(name, "", net) for name in works}
         return compare(f"5{size}", f"torch estimator, {net.name}", works, first, None, net, options)
@@ -380,14 +382,14 @@ def accelerated(net: peers.Net, size: str, options: argparse.Namespace) -> list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=40_000, help="rows of the small net")
-    parser.add_argument("--large-rows", type=int, default=512, help="rows of the larger net")
-    parser.add_argument("--batch-size", type=int, default=256, help="batch of the small net")
-    parser.add_argument("--large-batch-size", type=int, default=4, help="batch of the larger net")
+    parser.add_argument("--rows", type=int, default=40_000, help="rows of the small network")
+    parser.add_argument("--large-rows", type=int, default=512, help="rows of the larger network")
+    parser.add_argument("--batch-size", type=int, default=256, help="batch size of the small network")
+    parser.add_argument("--large-batch-size", type=int, default=4, help="batch size of the larger network")
     parser.add_argument("--turns", type=int, default=4, help="even, as the side that runs first in a turn tends to win")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, such as 1s,3l or 1,4")
     options = parser.parse_args()
-    wanted = chosen(options.only, SECTIONS)
+    sections = chosen(options.only, SECTIONS)
     nets = {
         "s": peers.Net("small", (1, 28, 28), options.batch_size, options.rows),
         "l": peers.Net("EfficientNet-Lite0", (3, 224, 224), options.large_batch_size, options.large_rows),
@@ -395,17 +397,17 @@ def main() -> None:
     head = [
         *(f"{net.name}: {net.rows:,} rows of {net.row}, batch {net.batch}" for net in nets.values()),
         f"{options.turns} turns",
-        facts(("openvino", "torch", "ray", "pyspark", "pyarrow", "numpy"), f"{CORES} threads, 1 for each task"),
+        facts(("openvino", "torch", "ray", "pyspark", "pyarrow", "numpy"), f"{CORES} threads, 1 per task"),
     ]
     parts: list[Part] = []
     for size, net in nets.items():
         parts += [
-            ({f"1{size}", f"2{size}"}, partial(arrays, net, size, wanted, options)),
+            ({f"1{size}", f"2{size}"}, partial(arrays, net, size, sections, options)),
             ({f"3{size}"}, partial(on_spark, net, size, options)),
             ({f"4{size}"}, partial(on_ray, net, size, options)),
             ({f"5{size}"}, partial(accelerated, net, size, options)),
         ]
-    measure(parts, wanted, head, apart=True)
+    measure(parts, sections, head, apart=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The other sides of inference.py: what a careful person writes with OpenVINO, Spark or Ray alone, and the models.
+"""Peers for inference.py: careful hand-written programs with OpenVINO, Spark or Ray alone, and the models.
 
-Imported by name in many processes, so it imports nothing heavy at its top.
+Imported by name in many processes, so it imports nothing heavy at module level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Net:
-    """A model to run: its name, the shape of a row, the batch of all sides, and how many rows a turn has."""
+    """A model to run: its name, the shape of a row, the batch size of all sides, and the rows of a turn."""
 
     name: str
     row: tuple[int, ...]
@@ -29,7 +29,7 @@ class Net:
     rows: int
 
     def make(self) -> Any:
-        """The torch model, with its weights."""
+        """Create the torch model, with its weights."""
         import torch
         from torch import nn
 
@@ -58,18 +58,18 @@ class Net:
 
 
 def settings(threads: int) -> dict[str, Any]:
-    """What every side tells OpenVINO."""
+    """Return the OpenVINO properties of all sides."""
     return {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "THROUGHPUT",
         "INFERENCE_PRECISION_HINT": "f32",
-        # Else the one thread of each process would be bound to the same core.
+        # Otherwise the single threads of all processes would be pinned to the same core.
         **({"ENABLE_CPU_PINNING": False} if threads == 1 else {}),
     }
 
 
 def async_queue(path: str, batch: int, threads: int) -> Callable[[Array], Array]:
-    """OpenVINO's AsyncInferQueue by hand: results are copied to their places in one array."""
+    """Use OpenVINO's AsyncInferQueue directly, copying results into one array."""
     import openvino
 
     compiled = openvino.Core().compile_model(path, "CPU", settings(threads))
@@ -80,8 +80,8 @@ def async_queue(path: str, batch: int, threads: int) -> Callable[[Array], Array]
         out = np.empty((len(x), *shape), "f4")
 
         def done(request: Any, low: int) -> None:
-            found = request.output_tensors[0].data
-            out[low : low + len(found)] = found
+            result = request.output_tensors[0].data
+            out[low : low + len(result)] = result
 
         queue.set_callback(done)
         for low in range(0, len(x), batch):
@@ -93,9 +93,9 @@ def async_queue(path: str, batch: int, threads: int) -> Callable[[Array], Array]
 
 
 def benchmark_app(path: str, net: Net, seconds: int) -> float:
-    """Rows/s of OpenVINO's own benchmark, which computes the same batch again and again and keeps no result.
+    """Return the rows/s of OpenVINO's own benchmark, which repeats the same batch and keeps no result.
 
-    It takes all cores that it may use, as the other sides do; it does not let one name them beside a hint.
+    It uses all available cores, as the other sides do; it does not allow setting threads together with a hint.
     """
     command = [
         str(Path(sys.executable).with_name("benchmark_app")),
@@ -103,18 +103,18 @@ def benchmark_app(path: str, net: Net, seconds: int) -> float:
         *("-t", str(seconds), "-shape", f"[{net.batch},{','.join(map(str, net.row))}]"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    found = re.search(r"Throughput:\s*([\d.]+) FPS", done.stdout)
-    if found is None:
-        raise RuntimeError(f"benchmark_app said no throughput: {(done.stdout + done.stderr)[-400:]}")
-    return float(found.group(1))
+    match = re.search(r"Throughput:\s*([\d.]+) FPS", done.stdout)
+    if match is None:
+        raise RuntimeError(f"benchmark_app reported no throughput: {(done.stdout + done.stderr)[-400:]}")
+    return float(match.group(1))
 
 
-def spark_predict(frame: Any, path: str, net: Net, told: dict[str, Any] | None = None) -> Any:
-    """Spark's predict_batch_udf with the model compiled as told, or for the one core of a task."""
+def spark_predict(frame: Any, path: str, net: Net, compilation: dict[str, Any] | None = None) -> Any:
+    """Use Spark's predict_batch_udf with the model compiled with these properties, by default for one core."""
     from pyspark.ml.functions import predict_batch_udf
     from pyspark.sql.types import ArrayType, FloatType
 
-    properties = settings(1) if told is None else told
+    properties = settings(1) if compilation is None else compilation
 
     def make_predict() -> Any:
         import openvino
@@ -136,7 +136,7 @@ def spark_predict(frame: Any, path: str, net: Net, told: dict[str, Any] | None =
 
 
 def spark_pass(frame: Any) -> Any:
-    """The way to Python and back without a model, as Orca goes it: what Java and Arrow take of any prediction."""
+    """Transfer rows to Python and back as Orca does, without a model: the Java and Arrow cost of any prediction."""
     from orca.shards.engines.spark_frames import add_columns
 
     def nothing(tables: Any) -> Any:
@@ -149,7 +149,7 @@ def spark_pass(frame: Any) -> Any:
 
 
 class RayPredictor:
-    """The class of `map_batches`: each of its actors compiles the model once."""
+    """The class for `map_batches`, whose actors each compile the model once."""
 
     def __init__(self, path: str) -> None:
         import openvino
@@ -161,10 +161,10 @@ class RayPredictor:
 
 
 def ray_predict(dataset: Any, path: str, net: Net, workers: int) -> Any:
-    """Ray Data's map_batches over actors, one for each core."""
+    """Use Ray Data's map_batches with one actor per core."""
     return dataset.map_batches(RayPredictor, fn_constructor_args=(path,), batch_size=net.batch, concurrency=workers)
 
 
 def first_row_by_hand(path: str, threads: int, row: Array) -> Array:
-    """One row from a file, as a new process computes it."""
+    """Predict one row with a model from a file, for a new process."""
     return async_queue(path, 1, threads)(row)

@@ -1,16 +1,16 @@
-"""Keras backends beside what people write without Orca, in one run: steady rows/s, from the second epoch on.
+"""Benchmarks the Keras backends against hand-written programs: steady-state rows/s, from the second epoch on.
 
 1   two local workers with one thread each
-1a    multiworker, beside hand-written processes with TensorFlow's collectives   at least 0.95
-1b    horovod, beside hand-written processes with Horovod                        at least 0.95
-1c    parameter_server, beside hand-written processes with TensorFlow's collectives
-2   one worker, beside model.fit on the same arrays
-2a    on one core, with one thread                                               at least 0.95
-2b    on all cores, with as many threads                                         at least 0.95
+1a    multiworker, against hand-written processes with TensorFlow's collectives   at least 0.95
+1b    horovod, against hand-written processes with Horovod                        at least 0.95
+1c    parameter_server, against hand-written processes with TensorFlow's collectives
+2   one worker, against model.fit on the same arrays
+2a    on one core, with one thread                                                at least 0.95
+2b    on all cores, with as many threads                                          at least 0.95
 
-The sides of a part take turns, every other turn in reverse order; shown are medians over the turns, and the median of
-the ratios within a turn. All processes of a side start anew in each turn and may use as many cores as the section has
-threads. keras_peers.py holds the other sides.
+The runs of a part are interleaved, every other turn in reverse order; results are medians over the turns, and the
+median of the ratios within a turn. All processes of a side restart in each turn and may use as many cores as the
+section has threads. keras_peers.py contains the other sides.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SECTIONS = tuple(one.section for one in COMPARED)
 
 
 def steady(sections: set[str], options: argparse.Namespace) -> list[str]:
-    """Measure the sides of these sections by turns."""
+    """Measure interleaved runs of the sides of these sections."""
     compared = [one for one in COMPARED if one.section in sections]
     losses: dict[str, float] = {}
 
@@ -91,9 +91,9 @@ def steady(sections: set[str], options: argparse.Namespace) -> list[str]:
             every[peer] = lambda name=peer, n=cores: by_hand(name, peers.single_by_hand, n, n)
             every[mine] = lambda name=mine, n=cores: ours(name, "multiworker", 1, n)
         needed = {side for one in compared for side in (one.ours, one.peer)}
-        found = take_turns({name: side for name, side in every.items() if name in needed}, options.turns, "rows/s")
+        results = take_turns({name: side for name, side in every.items() if name in needed}, options.turns, "rows/s")
     print(f"  loss of the last epoch (hand-written: process 0's): { {k: round(v, 4) for k, v in losses.items()} }")
-    return [line for one in compared for line in one.lines(found)]
+    return [line for one in compared for line in one.lines(results)]
 
 
 def main() -> None:
@@ -106,18 +106,18 @@ def main() -> None:
     options = parser.parse_args()
     if options.epochs < 2:
         parser.error("--epochs: at least 2, as the first is not counted")
-    wanted = chosen(options.only, SECTIONS)
+    sections = chosen(options.only, SECTIONS)
     head = [
         f"{options.rows:,} rows x {peers.FEATURES} float32, batch {options.batch_size}, {options.epochs - 1} epochs "
         f"counted, {options.turns} turns",
-        facts(("tensorflow-cpu", "keras", "horovod", "numpy"), "1 thread per worker if not told otherwise"),
+        facts(("tensorflow-cpu", "keras", "horovod", "numpy"), "1 thread per worker unless noted"),
     ]
-    several = {section for section in wanted if section.startswith("1")}
+    several = {section for section in sections if section.startswith("1")}
     parts: list[Part] = [
         (several, lambda: steady(several, options)),
-        (wanted - several, lambda: steady(wanted - several, options)),
+        (sections - several, lambda: steady(sections - several, options)),
     ]
-    measure(parts, wanted, head)
+    measure(parts, sections, head)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The other sides of keras_backends.py: what a careful person writes with Keras, and TensorFlow or Horovod, alone.
+"""Peers for keras_backends.py: careful hand-written programs with Keras, and TensorFlow or Horovod, alone.
 
-Each is a program of its own: `python keras_peers.py multiworker|horovod|single …` is one process of it, which trains
-with `model.fit` on its own part of the rows and prints rows/s of each epoch as JSON. Without arguments it does nothing.
+Each is a separate program: `python keras_peers.py multiworker|horovod|single …` runs one process of it, which trains
+with `model.fit` on its own part of the rows and prints the rows/s of each epoch as JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from programs import HOST, Timed, answers_of, free_ports, tell, with_threads
+from programs import HOST, Timed, answers_of, free_ports, report, with_threads
 
 FEATURES, CLASSES, SEED, RATE, MOMENTUM = 64, 2, 0, 0.05, 0.9
 WORLD = 2
@@ -22,13 +22,13 @@ Array = np.ndarray[Any, Any]
 
 
 def make_rows(rows: int) -> tuple[Array, Array]:
-    """Random rows and which side of a plane they lie on."""
+    """Return random rows, labelled by the side of a plane."""
     x = np.random.default_rng(SEED).standard_normal((rows, FEATURES), dtype="f4")
     return x, (x[:, : FEATURES // 2].sum(axis=1) > 0).astype("i8")
 
 
 def network() -> Any:
-    """A small network, so that overhead has nowhere to hide."""
+    """Create a small network, so that overhead is visible."""
     import keras
 
     layers = keras.layers
@@ -52,7 +52,7 @@ def compiled(optimizer: Any, jit_compile: bool | str = "auto") -> Any:
 
 
 def model_creator(config: dict[str, Any]) -> Any:
-    """The model for Orca, compiled as anyone would for one process."""
+    """Create the model for Orca, compiled as for one process."""
     import keras
 
     return compiled(keras.optimizers.SGD(RATE, momentum=MOMENTUM))
@@ -69,7 +69,7 @@ def use_threads(threads: int) -> None:
 
 
 def summed_sgd(mean: Callable[[Any], Any]) -> Any:
-    """An optimizer that uses the mean of the processes' gradients, sent as one vector."""
+    """Create an optimizer that applies the mean of the processes' gradients, sent as one vector."""
     import keras
     import tensorflow as tf
 
@@ -84,7 +84,7 @@ def summed_sgd(mean: Callable[[Any], Any]) -> Any:
 
 
 def join_tensorflow(rank: int, addresses: list[str]) -> Callable[[Any], Any]:
-    """Be a member of a TensorFlow cluster; return what averages a vector over it."""
+    """Join a TensorFlow cluster; return a function that averages a vector over it."""
     import tensorflow as tf
     from tensorflow.core.protobuf import tensorflow_server_pb2
     from tensorflow.python.eager import context as eager
@@ -122,7 +122,7 @@ def join_tensorflow(rank: int, addresses: list[str]) -> Callable[[Any], Any]:
 
 
 def join_horovod(rank: int, port: int) -> Callable[[Any], Any]:
-    """Be a member of a Horovod group; return what averages a vector over it."""
+    """Join a Horovod group; return a function that averages a vector over it."""
     os.environ |= {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": HOST,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
@@ -144,20 +144,20 @@ def join_horovod(rank: int, port: int) -> Callable[[Any], Any]:
 
 
 def timed_fit(model: Any, x: Array, y: Array, epochs: int, batch_size: int) -> tuple[list[float], float]:
-    """Seconds of each epoch of `model.fit`, and the last loss."""
+    """Return the seconds of each epoch of `model.fit`, and the last loss."""
     import keras
 
     class Clock(keras.callbacks.Callback):
         def __init__(self) -> None:
             super().__init__()
             self.seconds: list[float] = []
-            self._began = 0.0
+            self._start = 0.0
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self._began = time.perf_counter()
+            self._start = time.perf_counter()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.seconds.append(time.perf_counter() - self._began)
+            self.seconds.append(time.perf_counter() - self._start)
 
     clock = Clock()
     history = model.fit(x, y, batch_size=batch_size, epochs=epochs, callbacks=[clock], verbose=0)
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> None:
     x, y = (np.load(f"{options.folder}/{name}.npy") for name in "xy")
     world, jit_compile, mean = 1, "auto", None
     if options.kind != "single":
-        # XLA knows neither TensorFlow's collectives nor Horovod.
+        # XLA supports neither TensorFlow's collectives nor Horovod.
         world, jit_compile = WORLD, False
         if options.kind == "multiworker":
             mean = join_tensorflow(options.rank, [f"{HOST}:{port}" for port in options.ports])
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str]) -> None:
     mine = slice(options.rank * part, (options.rank + 1) * part)
     model = compiled(optimizer, jit_compile)
     seconds, loss = timed_fit(model, x[mine].copy(), y[mine].copy(), options.epochs, options.batch_size // world)
-    tell([part * world / spent for spent in seconds], float(loss))
+    report([part * world / spent for spent in seconds], float(loss))
     if world > 1:
         # A process that leaves first would break the connections of the other.
         sys.stdin.readline()
@@ -224,13 +224,13 @@ def single_by_hand(folder: str, epochs: int, batch_size: int, threads: int) -> T
 
 
 def _run(kind: str, world: int, folder: str, epochs: int, batch_size: int, threads: int, ports: list[int]) -> Timed:
-    """Run the processes; return what the first of them told."""
+    """Run the processes; return the results of the first."""
     common = [sys.executable, __file__, kind, f"--folder={folder}", f"--epochs={epochs}"]
     common += [f"--batch-size={batch_size}", f"--threads={threads}"]
     tail = ["--ports", *map(str, ports)] if ports else []
     commands = [[*common, f"--rank={rank}", *tail] for rank in range(world)]
-    told = answers_of(commands, [with_threads(threads)] * world, world)
-    return told[0]["rows_per_s"], told[0]["loss"]
+    answers = answers_of(commands, [with_threads(threads)] * world, world)
+    return answers[0]["rows_per_s"], answers[0]["loss"]
 
 
 if __name__ == "__main__" and len(sys.argv) > 1:

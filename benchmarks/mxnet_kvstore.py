@@ -1,15 +1,16 @@
-"""MXNet on its KVStore beside what people write without Orca, in one run: steady rows/s, from the second epoch on.
+"""Benchmarks MXNet on its KVStore against hand-written programs: steady-state rows/s, from the second epoch on.
 
 1   dist_sync: two local workers with one thread each, one server and the scheduler, all on two cores
-1a    an MLP, beside hand-written processes with gluon.Trainer(kvstore="dist_sync")    at least 0.95
+1a    an MLP, against hand-written processes with gluon.Trainer(kvstore="dist_sync")   at least 0.95
 1b    the same, where the hand-written workers update the weights, as Orca's do
-1c    LeNet, beside hand-written processes as in 1a                                    at least 0.95
-2   one worker without a store, beside a plain Gluon loop: the MLP of 1a
+1c    LeNet, against hand-written processes as in 1a                                   at least 0.95
+2   one worker without a store, against a plain Gluon loop: the MLP of 1a
 2a    on one core, with one thread                                                     at least 0.95
 2b    on all cores, with as many threads                                               at least 0.95
 
-The sides of a part take turns, every other turn in reverse order; shown are medians over the turns, and the median of
-the ratios within a turn. All processes of a side start anew in each turn. mxnet_peers.py holds the other sides.
+The runs of a part are interleaved, every other turn in reverse order; results are medians over the turns, and the
+median of the ratios within a turn. All processes of a side restart in each turn. mxnet_peers.py contains the other
+sides.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from orca.core.machine import usable_cpus  # noqa: E402
 TRAINER, ON_WORKERS = "hand-written Trainer", "hand-written, workers update"
 ONE_CORE, ALL_CORES = "one core", "all cores"
 IMAGES_PER_ROW = 1 / 10
-"""LeNet is slower than the MLP: it gets fewer rows."""
+"""LeNet is slower than the MLP and gets fewer rows."""
 
 COMPARED = (
     Comparison("1a", "dist_sync, MLP", "Orca, MLP", f"{TRAINER}, MLP", 0.95),
@@ -51,7 +52,7 @@ SECTIONS = tuple(one.section for one in COMPARED)
 
 
 def compare(sections: set[str], net: str, options: argparse.Namespace) -> list[str]:
-    """Measure the sides of these sections by turns."""
+    """Measure interleaved runs of the sides of these sections."""
     compared = [one for one in COMPARED if one.section in sections]
     losses: dict[str, float] = {}
     rows = options.rows if net == "mlp" else max(options.batch_size, int(options.rows * IMAGES_PER_ROW))
@@ -98,16 +99,16 @@ def compare(sections: set[str], net: str, options: argparse.Namespace) -> list[s
             every[peer] = lambda name=peer, n=cores: by_hand(name, "single", n, n)
             every[mine] = lambda name=mine, n=cores: ours(name, 1, n)
         needed = {side for one in compared for side in (one.ours, one.peer)}
-        found: Numbers = take_turns(
+        results: Numbers = take_turns(
             {name: side for name, side in every.items() if name in needed}, options.turns, "rows/s"
         )
     print(f"  loss of the last epoch, over all workers: { {k: round(v, 4) for k, v in losses.items()} }")
-    return [line for one in compared for line in one.lines(found)]
+    return [line for one in compared for line in one.lines(results)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=200_000, help="of the MLP; LeNet gets a tenth of them")
+    parser.add_argument("--rows", type=int, default=200_000, help="for the MLP; LeNet gets a tenth")
     parser.add_argument("--batch-size", type=int, default=256, help="rows of a step over all workers")
     parser.add_argument("--epochs", type=int, default=4, help="the first is not counted")
     parser.add_argument("--turns", type=int, default=4, help="even, as the side that runs first in a turn tends to win")
@@ -115,17 +116,17 @@ def main() -> None:
     options = parser.parse_args()
     if options.epochs < 2:
         parser.error("--epochs: at least 2, as the first is not counted")
-    wanted = chosen(options.only, SECTIONS)
+    selected = chosen(options.only, SECTIONS)
     head = [
         f"{options.rows:,} rows x {peers.FEATURES} float32 (LeNet: {int(options.rows * IMAGES_PER_ROW):,} images), "
         f"batch {options.batch_size}, {options.epochs - 1} epochs counted, {options.turns} turns",
-        facts(("mxnet", "numpy"), "1 thread per worker if not told otherwise"),
+        facts(("mxnet", "numpy"), "1 thread per worker unless noted"),
     ]
     groups = ({"1a", "1b"}, "mlp"), ({"1c"}, "lenet"), ({"2a", "2b"}, "mlp")
     parts: list[Part] = [
-        (sections & wanted, lambda s=sections & wanted, n=net: compare(s, n, options)) for sections, net in groups
+        (sections & selected, lambda s=sections & selected, n=net: compare(s, n, options)) for sections, net in groups
     ]
-    measure(parts, wanted, head)
+    measure(parts, selected, head)
 
 
 if __name__ == "__main__":

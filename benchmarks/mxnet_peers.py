@@ -1,8 +1,7 @@
-"""The other sides of mxnet_kvstore.py: what a careful person writes with Gluon and its Trainer alone.
+"""Peers for mxnet_kvstore.py: careful hand-written programs with Gluon and its Trainer alone.
 
-Each is a program of its own: `python mxnet_peers.py NET KIND …` is one process of it. With DMLC_ROLE=scheduler or
-server it serves, else it trains on its own part of the rows and prints rows/s of each epoch as JSON. Without arguments
-it does nothing.
+Each is a separate program: `python mxnet_peers.py NET KIND …` runs one process of it. With DMLC_ROLE=scheduler or
+server it serves; otherwise it trains on its own part of the rows and prints the rows/s of each epoch as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from programs import HOST, Timed, answers_of, free_ports, tell, with_threads
+from programs import HOST, Timed, answers_of, free_ports, report, with_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -27,13 +26,13 @@ Array = np.ndarray[Any, Any]
 
 
 def make_rows(rows: int) -> tuple[Array, Array]:
-    """Random rows and which side of a plane they lie on."""
+    """Return random rows, labelled by the side of a plane."""
     x = np.random.default_rng(SEED).standard_normal((rows, FEATURES), dtype="f4")
     return x, (x[:, : FEATURES // 2].sum(axis=1) > 0).astype("i8")
 
 
 def make_images(rows: int) -> tuple[Array, Array]:
-    """Random images, brighter for greater digits."""
+    """Return random images, brighter for larger digits."""
     rng = np.random.default_rng(SEED)
     y = rng.integers(0, DIGITS, rows)
     x = rng.standard_normal((rows, 1, SIDE, SIDE), dtype="f4")
@@ -42,7 +41,7 @@ def make_images(rows: int) -> tuple[Array, Array]:
 
 
 def mlp(config: dict[str, Any]) -> Any:
-    """A small network, so that overhead has nowhere to hide."""
+    """Create a small network, so that overhead is visible."""
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()
@@ -51,7 +50,7 @@ def mlp(config: dict[str, Any]) -> Any:
 
 
 def lenet(config: dict[str, Any]) -> Any:
-    """LeNet-5 with ReLU and max pooling."""
+    """Create LeNet-5 with ReLU and max pooling."""
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()
@@ -86,7 +85,7 @@ NETS: dict[str, tuple[Callable[[dict[str, Any]], Any], Callable[[int], tuple[Arr
     "mlp": (mlp, make_rows),
     "lenet": (lenet, make_images),
 }
-"""Each network with what makes its rows."""
+"""The creators of each network and of its rows."""
 
 
 # One process of a hand-written program -------------------------------------------------------------------------------
@@ -101,10 +100,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--batch-size", type=int, required=True, help="rows of a step over all workers")
     options = parser.parse_args(arguments)
 
-    import orca  # noqa: F401 - so that MXNet can be imported on numpy 2
+    import orca  # noqa: F401 - makes MXNet importable with numpy 2
 
     # isort: split
-    import mxnet as mx  # servers and the scheduler stay in this line until the workers have left
+    import mxnet as mx  # blocks in servers and the scheduler until the workers have exited
     from mxnet import gluon
 
     store = None if options.kind == "single" else mx.kv.create("dist_sync")
@@ -120,7 +119,7 @@ def main(arguments: Sequence[str]) -> None:
     rates: list[float] = []
     total = 0.0
     for _ in range(options.epochs):
-        began = time.perf_counter()
+        epoch_start = time.perf_counter()
         order = rank * part + rng.permutation(part)
         summed = mx.nd.zeros(1)
         for start in range(0, part, share):
@@ -130,18 +129,18 @@ def main(arguments: Sequence[str]) -> None:
                 value = loss(net(data), label)
             value.backward()
             trainer.step(options.batch_size)
-            summed += value.sum()  # read at the end, so that no step waits for it
+            summed += value.sum()  # read at the end, so that steps do not wait for it
         total = float(summed.asscalar())
         mx.nd.waitall()
-        rates.append(part * world / (time.perf_counter() - began))
-    tell(rates, total / part)
+        rates.append(part * world / (time.perf_counter() - epoch_start))
+    report(rates, total / part)
 
 
 # The whole programs, as the benchmark calls them ---------------------------------------------------------------------
 
 
 def by_hand(net: str, kind: str, folder: str, epochs: int, batch_size: int, threads: int) -> Timed:
-    """Run a program; return what its first worker told, and the loss over the rows of all workers."""
+    """Run a program; return the rows/s of its first worker, and the loss over the rows of all workers."""
     command = [sys.executable, __file__, net, kind, f"--folder={folder}", f"--epochs={epochs}"]
     command.append(f"--batch-size={batch_size}")
     common = with_threads(threads)
@@ -157,8 +156,8 @@ def by_hand(net: str, kind: str, folder: str, epochs: int, batch_size: int, thre
         roles = ["worker"] * WORLD + ["server"] * SERVERS + ["scheduler"]
         environments = [{**common, "DMLC_ROLE": role} for role in roles]
     workers = 1 if kind == "single" else WORLD
-    told = answers_of([command] * len(environments), environments, workers)
-    return told[0]["rows_per_s"], sum(one["loss"] for one in told) / workers  # each has as many rows
+    answers = answers_of([command] * len(environments), environments, workers)
+    return answers[0]["rows_per_s"], sum(one["loss"] for one in answers) / workers  # all have the same number of rows
 
 
 if __name__ == "__main__" and len(sys.argv) > 1:

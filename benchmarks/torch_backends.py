@@ -1,21 +1,21 @@
-"""PyTorch backends beside what people use without Orca, in one run: steady training, DataFrame to model, predictions.
+"""Benchmarks the PyTorch backends against the usual alternatives: training, DataFrame to model, predictions.
 
-1   steady rows/s of two local workers, from the second epoch on
-1a    torch_distributed, beside hand-written DDP                        at least 0.98
-1b    horovod, beside hand-written Horovod                              at least 0.95
-1c    parameter_server (synchronous), beside hand-written DDP           at least 0.9
+1   steady-state rows/s of two local workers, from the second epoch on
+1a    torch_distributed, against hand-written DDP                        at least 0.98
+1b    horovod, against hand-written Horovod                              at least 0.95
+1c    parameter_server (synchronous), against hand-written DDP           at least 0.9
 2   seconds from a DataFrame to a trained model, on a runtime that is already running
-2a    on Ray from a Ray Dataset, beside Ray Train                       at most 0.6
-2p    on Ray from a pandas DataFrame, beside Ray Train                  at most 0.6
-2b    on Spark from a cached DataFrame, beside Spark's TorchDistributor at most 0.6
-      and, if both were measured, each beside the faster of the two peers
-3   rows/s of predictions beside a Spark DataFrame, beside predict_batch_udf: at least 1.5
-4   rows/s of predictions beside a Ray Dataset, beside map_batches: at least 1.0
+2a    on Ray from a Ray Dataset, against Ray Train                       at most 0.6
+2p    on Ray from a pandas DataFrame, against Ray Train                  at most 0.6
+2b    on Spark from a cached DataFrame, against Spark's TorchDistributor at most 0.6
+      and, if both were measured, each against the faster of the two peers
+3   rows/s of predictions as a column of a Spark DataFrame, against predict_batch_udf: at least 1.5
+4   rows/s of predictions as a column of a Ray Dataset, against map_batches: at least 1.0
 
-The sides of a section take turns; shown are medians over the turns, and the median of the ratios within a turn. In 1
-and 2 every other turn runs in reverse order. In 2 all ranks start anew in each turn, but only the first turn finds a
-Spark without Python workers. In 3 and 4 each turn calls a side twice: the second call counts, the first is shown too.
-torch_peers.py holds the other sides.
+The runs of a section are interleaved; results are medians over the turns, and the median of the ratios within a turn.
+In 1 and 2 every other turn runs in reverse order. In 2 all ranks restart in each turn, but only the first turn starts
+with a Spark without Python workers. In 3 and 4 each turn calls a side twice: the second call counts, the first is
+shown too. torch_peers.py contains the other sides.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ EPOCHS_FROM_FRAME = 2
 BLOCKS = 4
 """Blocks of the Ray Dataset and partitions of the Spark DataFrame."""
 THREADS = max(1, usable_cpus() // peers.WORLD)
-"""Threads of a hand-written rank: as many as Orca gives to its own."""
+"""Threads of a hand-written rank, as many as Orca's ranks have."""
 
 
 def estimator(backend: str = "torch_distributed") -> Estimator:
@@ -86,7 +86,7 @@ STEADY = (
 )
 
 
-def steady(wanted: set[str], options: argparse.Namespace) -> list[str]:
+def steady(sections: set[str], options: argparse.Namespace) -> list[str]:
     x, y = peers.make_rows(options.rows)
     losses: dict[str, float] = {}
 
@@ -103,7 +103,7 @@ def steady(wanted: set[str], options: argparse.Namespace) -> list[str]:
         rates, losses[name] = train(folder, options.epochs, options.batch_size, THREADS)
         return statistics.median(rates[1:])
 
-    compared = [one for one in STEADY if one.section in wanted]
+    compared = [one for one in STEADY if one.section in sections]
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/x.npy", x)
         np.save(f"{folder}/y.npy", y)
@@ -115,9 +115,9 @@ def steady(wanted: set[str], options: argparse.Namespace) -> list[str]:
             "Orca horovod": lambda: ours("horovod"),
         }
         needed = {side for one in compared for side in (one.ours, one.peer)}
-        found = take_turns({name: side for name, side in every.items() if name in needed}, options.turns, "rows/s")
+        results = take_turns({name: side for name, side in every.items() if name in needed}, options.turns, "rows/s")
     print(f"  loss of the last epoch (hand-written: rank 0's): { {k: round(v, 4) for k, v in losses.items()} }")
-    return [line for one in compared for line in one.lines(found)]
+    return [line for one in compared for line in one.lines(results)]
 
 
 # 2: from a DataFrame to a trained model ------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def start_ray(cpus: int) -> Any:
     import ray
     import ray.data
 
-    # Ray's accelerator probe would otherwise warn at each start that CPU actors see no GPU.
+    # Otherwise Ray's accelerator probe warns at each start that CPU actors see no GPU.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     ray.data.DataContext.get_current().enable_progress_bars = False
@@ -136,7 +136,7 @@ def start_ray(cpus: int) -> Any:
 
 
 def ray_dataset(x: Any, y: Any) -> Any:
-    """Blocks in Ray's own favourite form: Arrow with a tensor column."""
+    """Create blocks in Ray's preferred form: Arrow with a tensor column."""
     import ray.data
 
     def name(batch: dict[str, Any]) -> dict[str, Any]:
@@ -179,13 +179,13 @@ def spark_frame(session: Any, x: Any, y: Any) -> Any:
     return frame
 
 
-def from_frames(wanted: set[str], options: argparse.Namespace) -> list[str]:
+def from_frames(sections: set[str], options: argparse.Namespace) -> list[str]:
     x, y = peers.make_rows(options.rows)
     sides: dict[str, Side] = {}
     compared: list[Comparison] = []
 
     def ours(runtime: str, data: Any) -> float:
-        """Estimator made, ranks started, data moved, trained, model in hand: the runtime itself runs already."""
+        """Time everything from creating the estimator to its trained model, on a running runtime."""
         init_orca_context(runtime=runtime)
 
         def work() -> None:
@@ -206,49 +206,49 @@ def from_frames(wanted: set[str], options: argparse.Namespace) -> list[str]:
         local_mode = not options.distributor_on_executors
         return seconds_of(lambda: peers.torch_distributor(data, EPOCHS_FROM_FRAME, options.batch_size, local_mode))
 
-    # Ray Train's workers hold one CPU each while they train; Ray Data may want others beside them.
-    ray = start_ray(2 * peers.WORLD) if wanted & {"2a", "2p"} else None
-    session = start_spark() if "2b" in wanted else None
+    # Ray Train's workers hold one CPU each while they train; Ray Data may need more.
+    ray = start_ray(2 * peers.WORLD) if sections & {"2a", "2p"} else None
+    session = start_spark() if "2b" in sections else None
     try:
-        if "2a" in wanted:
+        if "2a" in sections:
             dataset = ray_dataset(x, y)
             sides["Orca on Ray, Ray Dataset"] = lambda: ours("ray", dataset)
             sides["Ray Train, Ray Dataset"] = lambda: ray_train(lambda: dataset)
             compared.append(
                 _seconds("2a", "Ray Dataset to model", "Orca on Ray, Ray Dataset", "Ray Train, Ray Dataset")
             )
-        if "2p" in wanted:
+        if "2p" in sections:
             import pandas as pd
 
             table = pd.DataFrame({"features": list(x), "label": y})
             sides["Orca on Ray, pandas"] = lambda: ours("ray", table)
             sides["Ray Train, pandas"] = lambda: ray_train(lambda: ray.data.from_pandas(table))
             compared.append(_seconds("2p", "pandas DataFrame to model", "Orca on Ray, pandas", "Ray Train, pandas"))
-        if "2b" in wanted:
+        if "2b" in sections:
             frame = spark_frame(session, x, y)
             sides["Orca on Spark"] = lambda: ours("spark", frame)
             sides["TorchDistributor"] = lambda: distributor(frame)
             compared.append(_seconds("2b", "Spark DataFrame to model", "Orca on Spark", "TorchDistributor"))
-        found = take_turns(sides, options.turns, "s")
+        results = take_turns(sides, options.turns, "s")
     finally:
         if session is not None:
             session.stop()
         if ray is not None:
             ray.shutdown()
-    return [line for one in [*compared, *_overall(found)] for line in one.lines(found)]
+    return [line for one in [*compared, *_overall(results)] for line in one.lines(results)]
 
 
 def _seconds(section: str, title: str, ours: str, peer: str) -> Comparison:
     return Comparison(section, title, ours, peer, 0.6, "s")
 
 
-def _overall(found: Numbers) -> list[Comparison]:
-    """Each of ours beside the fastest peer of any runtime."""
-    rivals = [name for name in found if not name.startswith("Orca")]
+def _overall(results: Numbers) -> list[Comparison]:
+    """Compare each of our sides with the fastest peer of any runtime."""
+    rivals = [name for name in results if not name.startswith("Orca")]
     if len({name.split(",")[0] for name in rivals}) < 2:
         return []
-    best = min(rivals, key=lambda name: statistics.median(found[name]))
-    ours = [name for name in found if name.startswith("Orca")]
+    best = min(rivals, key=lambda name: statistics.median(results[name]))
+    ours = [name for name in results if name.startswith("Orca")]
     return [_seconds("2", f"overall, {name.removeprefix('Orca ')}, faster peer", name, best) for name in ours]
 
 
@@ -256,7 +256,7 @@ def _overall(found: Numbers) -> list[Comparison]:
 
 
 def trained(x: Any, y: Any) -> Estimator:
-    """An estimator that has learned a little, on the context's runtime."""
+    """Return an estimator trained briefly on the context's runtime."""
     est = estimator()
     est.fit(x[:2_000], y[:2_000], batch_size=256, progress=False)
     return est
@@ -279,7 +279,7 @@ def predict_on_spark(options: argparse.Namespace) -> list[str]:
 
         few = spark_frame(session, x[:200], y[:200])
         check_same(ours(few).toPandas(), peers.spark_predict(few, model, options.batch_size).toPandas())
-        # Made once: a new one would have to load its model again.
+        # Created once, because a new one would load its model again.
         theirs = peers.spark_predict(frame, model, options.batch_size)
         works = {"Orca on Spark": lambda: compute(ours(frame)), "predict_batch_udf": lambda: compute(theirs)}
         return called_twice("3", "predict, Spark DataFrame", works, 1.5, options.rows, options.turns)
@@ -296,7 +296,7 @@ def predict_on_ray(options: argparse.Namespace) -> list[str]:
         init_orca_context(runtime="ray")
         est = trained(x, y)
         model = est.get_model()
-        est.shutdown()  # its ranks, so that they hold no CPU beside either side
+        est.shutdown()  # ends its ranks, so that they hold no CPU
 
         def ours(rows: Any) -> Any:
             predicted = est.predict(rows, feature_cols=["features"], batch_size=options.batch_size)
@@ -315,10 +315,10 @@ def predict_on_ray(options: argparse.Namespace) -> list[str]:
 
 
 def check_same(ours: Any, theirs: Any) -> None:
-    """Both sides predict the same for the same rows, whatever their order."""
-    known = {row[0]: value for row, value in zip(ours["features"], ours["prediction"], strict=True)}
-    assert len(known) == len(theirs), "the two sides return different rows"
-    pairs = [(known[row[0]], value) for row, value in zip(theirs["features"], theirs["prediction"], strict=True)]
+    """Check that both sides predict the same for the same rows, in any order."""
+    expected = {row[0]: value for row, value in zip(ours["features"], ours["prediction"], strict=True)}
+    assert len(expected) == len(theirs), "the two sides return different rows"
+    pairs = [(expected[row[0]], value) for row, value in zip(theirs["features"], theirs["prediction"], strict=True)]
     assert all(np.allclose(one, other, atol=1e-4) for one, other in pairs), "the two sides predict different numbers"
 
 
@@ -335,7 +335,7 @@ def main() -> None:
         help="run TorchDistributor with local_mode=False, which was slower when tried here",
     )
     options = parser.parse_args()
-    wanted = chosen(options.only, SECTIONS)
+    sections = chosen(options.only, SECTIONS)
     packages = ("torch", "horovod", "ray", "pyspark", "pyarrow", "pandas", "numpy")
     head = [
         f"{options.rows:,} rows x {peers.FEATURES} float32, batch {options.batch_size} over {peers.WORLD} workers, "
@@ -343,12 +343,12 @@ def main() -> None:
         facts(packages, f"{THREADS} thread{'s' if THREADS > 1 else ''} per rank"),
     ]
     parts: list[Part] = [
-        ({"1a", "1b", "1c"}, lambda: steady(wanted, options)),
-        ({"2a", "2p", "2b"}, lambda: from_frames(wanted, options)),
+        ({"1a", "1b", "1c"}, lambda: steady(sections, options)),
+        ({"2a", "2p", "2b"}, lambda: from_frames(sections, options)),
         ({"3"}, lambda: predict_on_spark(options)),
         ({"4"}, lambda: predict_on_ray(options)),
     ]
-    measure(parts, wanted, head)
+    measure(parts, sections, head)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The other sides of torch_backends.py: what a careful person writes with DDP, Horovod, Ray Train or Spark alone.
+"""Peers for torch_backends.py: careful hand-written programs with DDP, Horovod, Ray Train or Spark alone.
 
 All train the same network on the same rows with the same steps. Imported by name in many processes, so it imports
 nothing heavy but torch.
@@ -24,7 +24,7 @@ Timed = tuple[list[float], float]
 
 
 class Mlp(nn.Module):
-    """A small network, so that overhead has nowhere to hide."""
+    """A small network, so that overhead is visible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Mlp(nn.Module):
 
 
 def make_rows(rows: int) -> tuple[Array, Array]:
-    """Random rows and which side of a plane they lie on."""
+    """Return random rows, labelled by the side of a plane."""
     x = np.random.default_rng(SEED).standard_normal((rows, FEATURES), dtype="f4")
     return x, (x[:, : FEATURES // 2].sum(axis=1) > 0).astype("i8")
 
@@ -47,17 +47,17 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def index_batches(x: torch.Tensor, y: torch.Tensor, epoch: int, batch_size: int, rank: int) -> Iterator[Any]:
-    """This rank's half of every batch of a shuffled epoch, gathered in one go: no DataLoader, no row by row."""
+    """Yield this rank's half of every batch of a shuffled epoch, indexed at once, without a DataLoader."""
     order = torch.from_numpy(np.random.default_rng([SEED, epoch]).permutation(len(x)))
     for start in range(0, len(x), batch_size):
         index = order[start : start + batch_size]
-        half = (len(index) + 1) // 2
-        mine = index[:half] if rank == 0 else index[half:]
+        middle = (len(index) + 1) // 2
+        mine = index[:middle] if rank == 0 else index[middle:]
         yield x[mine], y[mine]
 
 
 def train_epoch(model: Any, optimizer: Any, batches: Iterator[Any]) -> float:
-    """One epoch of gradient steps; reads the loss of each, as one who shows a running loss does. Returns its mean."""
+    """Train one epoch and return the mean loss; reads the loss of each step, as a progress display would."""
     loss_of = nn.CrossEntropyLoss()
     total, rows = 0.0, 0
     for features, target in batches:
@@ -74,13 +74,13 @@ def train_epoch(model: Any, optimizer: Any, batches: Iterator[Any]) -> float:
 
 
 def timed_epochs(model: Any, optimizer: Any, folder: str, epochs: int, batch_size: int, rank: int, out: Any) -> None:
-    """Train on the arrays in a folder; rank 0 puts each epoch's seconds and the last loss."""
+    """Train on the arrays in a folder; rank 0 sends each epoch's seconds and the last loss."""
     x, y = (torch.from_numpy(np.load(f"{folder}/{name}.npy")) for name in "xy")
     seconds, loss = [], 0.0
     for epoch in range(epochs):
-        began = time.perf_counter()
+        start = time.perf_counter()
         loss = train_epoch(model, optimizer, index_batches(x, y, epoch, batch_size, rank))
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     if rank == 0:
         out.put((seconds, loss))
 
@@ -170,16 +170,16 @@ def ray_train_rank(config: dict[str, int]) -> Any:
     optimizer = sgd(model)
     shard = ray.train.get_dataset_shard("train")
     for epoch in range(config["epochs"]):
-        # The rows come unshuffled: a shuffle would only make this side slower.
+        # The rows are not shuffled, which would only make this side slower.
         batches = shard.iter_torch_batches(batch_size=config["batch_size"] // WORLD)
         loss = train_epoch(model, optimizer, ((batch["features"], batch["label"]) for batch in batches))
         ray.train.report({"epoch": epoch, "loss": loss})
-    # Ray Train refuses to return tensors.
+    # Ray Train does not return tensors.
     return {name: tensor.numpy() for name, tensor in model.module.state_dict().items()}
 
 
 def ray_train(dataset: Any, epochs: int, batch_size: int) -> nn.Module:
-    """Ray Train's TorchTrainer on a Ray Dataset."""
+    """Train with Ray Train's TorchTrainer on a Ray Dataset."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -214,7 +214,7 @@ def torch_distributor_rank(folder: str, epochs: int, batch_size: int) -> Any:
 
 
 def torch_distributor(frame: Any, epochs: int, batch_size: int, local_mode: bool) -> nn.Module:
-    """Spark's TorchDistributor; the rows of the frame go to it through Parquet files."""
+    """Train with Spark's TorchDistributor, which reads the rows from Parquet files."""
     from pyspark.ml.torch.distributor import TorchDistributor
 
     with tempfile.TemporaryDirectory() as folder:
@@ -229,11 +229,11 @@ def _loaded(state: Any) -> nn.Module:
     return model
 
 
-# Predictions beside the rows -----------------------------------------------------------------------------------------
+# Predictions as a column ---------------------------------------------------------------------------------------------
 
 
 def spark_predict(frame: Any, model: nn.Module, batch_size: int) -> Any:
-    """Spark's predict_batch_udf: a frame with a column of predictions, computed when it is used."""
+    """Add a lazy column of predictions with Spark's predict_batch_udf."""
     from pyspark.ml.functions import predict_batch_udf
     from pyspark.sql.types import ArrayType, FloatType
 
@@ -256,7 +256,7 @@ def spark_predict(frame: Any, model: nn.Module, batch_size: int) -> Any:
 
 
 class RayPredictor:
-    """The class of `map_batches`: each of its actors loads the model once."""
+    """The class for `map_batches`, whose actors each load the model once."""
 
     def __init__(self, state: Any) -> None:
         torch.set_num_threads(1)
@@ -269,7 +269,7 @@ class RayPredictor:
 
 
 def ray_predict(dataset: Any, model: nn.Module, batch_size: int) -> Any:
-    """Ray Data's map_batches over two actors: a Dataset with a column of predictions, computed when it is used."""
+    """Add a lazy column of predictions with Ray Data's map_batches over two actors."""
     return dataset.map_batches(
         RayPredictor, fn_constructor_args=(model.state_dict(),), batch_size=batch_size, concurrency=WORLD
     )
