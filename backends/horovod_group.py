@@ -44,7 +44,7 @@ def join(context: RankContext, hvd: Any) -> None:
         )
         server.init(assignments)
     address, port = context.allgather((place.address, port))[0]
-    cross_rank, cross_size = across(everyone, place.rank)
+    cross_rank, cross_size = cross_rank_and_size(everyone, place.rank)
     variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
@@ -68,7 +68,7 @@ def join(context: RankContext, hvd: Any) -> None:
     context.at_exit(hvd.shutdown)
 
 
-def across(everyone: Sequence[tuple[str, int]], rank: int) -> tuple[int, int]:
+def cross_rank_and_size(everyone: Sequence[tuple[str, int]], rank: int) -> tuple[int, int]:
     """Return Horovod's cross rank and cross size of a rank, from the (address, local rank) of every rank.
 
     Horovod counts only the hosts that have a rank with the same local rank, and waits for exactly that many.

@@ -13,7 +13,7 @@ from orca.backends.base import Backend, FitCheck, Replica, Topology, Traits
 from orca.backends.keras.engine import LIBRARY
 from orca.backends.keras.framework import KerasFramework, seeded_model
 from orca.backends.keras.replica import KerasReplica
-from orca.backends.keras.settings import kept, start_over
+from orca.backends.keras.settings import preserved_settings, reset_settings
 from orca.backends.keras.spec import KerasSpec, check_compiled, check_trainable
 from orca.backends.keras.sync import Reducer
 from orca.callbacks import overrides
@@ -73,7 +73,7 @@ class KerasBackend(Backend[KerasSpec]):
                 f"{spec.library} where the workers' processes start."
             )
         prepare(context)
-        start_over()
+        reset_settings()
         reset_uids()  # a model's names must not depend on the models this process has created before
         number = context.memory["keras.replicas"] = context.memory.get("keras.replicas", 0) + 1
         reducer = Reducer() if context.place.world == 1 else self._join(context, spec, number)
@@ -89,9 +89,9 @@ class KerasBackend(Backend[KerasSpec]):
             # Once TensorFlow runs, its number of threads is fixed.
             with contextlib.suppress(RuntimeError):
                 use_threads(threads or granted_threads())
-        with kept():
+        with preserved_settings():
             if threads != 0:
-                start_over()
+                reset_settings()
             return KerasReplica(seeded_model(spec, seed), trains=False)
 
     def notes(self, spec: KerasSpec) -> Sequence[str]:
@@ -131,7 +131,7 @@ class MirroredBackend(KerasBackend):
             context.memory.pop("tensorflow", None)
             context.memory[key] = workers
         prepare(context, workers)
-        start_over()
+        reset_settings()
         reset_uids()
         keras.utils.set_random_seed(seed)
         return MirroredReplica(lambda: check_trainable(spec.make_model(), workers), workers)

@@ -12,7 +12,7 @@ import numpy as np
 
 from orca.backends.base import Framework, Inputs, State
 from orca.backends.keras.replica import build_on
-from orca.backends.keras.settings import kept
+from orca.backends.keras.settings import preserved_settings
 from orca.backends.keras.spec import KerasSpec
 from orca.backends.keras.state import load_optimizers, load_weights, named_weights, optimizer_state, optimizers_of
 from orca.errors import ArgumentError, DataError
@@ -48,7 +48,7 @@ class KerasFramework(Framework[KerasSpec]):
         )
 
     def model(self, spec: KerasSpec, state: State | None, seed: int) -> Any:
-        with kept():
+        with preserved_settings():
             model = seeded_model(spec, seed)
         if state:
             if not model.built and state.get("inputs") is not None:
@@ -72,7 +72,7 @@ class KerasFramework(Framework[KerasSpec]):
         if not os.path.exists(path):
             raise DataError(f"path={path!r} does not exist.")
         if path.endswith(".weights.h5"):
-            with kept():
+            with preserved_settings():
                 model = spec.make_model()
             model.load_weights(path)
             return {"model": named_weights(model)}

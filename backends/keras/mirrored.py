@@ -166,7 +166,7 @@ class MirroredReplica(KerasReplica):
 
 @contextmanager
 def _plain_means() -> Iterator[None]:
-    """Keep Keras from dividing its own losses, but not a user's, by the number of devices."""
+    """Keep Keras from dividing losses by the number of devices, which it does for its own but not for a user's."""
     originals = losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution
     losses.scale_loss_for_distribution = losses.unscale_loss_for_distribution = lambda value: value
     try:

@@ -23,13 +23,13 @@ def _use(settings: tuple[Any, str, str]) -> None:
 _INITIAL = _current()
 
 
-def start_over() -> None:
+def reset_settings() -> None:
     """Restore the settings that this process had before any model was created in it."""
     _use(_INITIAL)
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def preserved_settings() -> Iterator[None]:
     """Restore the current settings when the context ends."""
     before = _current()
     try:

@@ -10,7 +10,7 @@ import torch
 from orca.backends.base import Backend, FitCheck, Topology, Traits
 from orca.backends.torch.framework import TorchFramework
 from orca.backends.torch.group import device
-from orca.backends.torch.losses import one_by_one
+from orca.backends.torch.losses import unreduced
 from orca.backends.torch.replica import TorchReplica
 from orca.backends.torch.spec import TorchSpec
 from orca.backends.torch.sync import Sync
@@ -58,7 +58,7 @@ class TorchBackend(Backend[TorchSpec]):
             if fit.weighted:
                 raise ArgumentError("sample_weight= and class_weight= belong to a loss; train_step= computes its own.")
         elif fit.weighted:
-            one_by_one(spec.make_loss())
+            unreduced(spec.make_loss())
 
     def build(self, spec: TorchSpec, context: RankContext, seed: int, workers: int) -> TorchReplica:
         place = context.place

@@ -58,7 +58,7 @@ class Step:
         chosen.zero_grad(set_to_none=True)
         (loss * (self._share * self._sync.world)).backward(retain_graph=retain_graph)
         # A parameter that no rank uses keeps grad=None, as in a single process.
-        used = Usage(values).look(self._sync.total)
+        used = Usage(values).used(self._sync.total)
         for value in used:
             if value.grad is None:
                 value.grad = torch.zeros_like(value)

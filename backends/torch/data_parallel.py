@@ -14,7 +14,7 @@ from torch import nn
 
 from orca.backends.base import State
 from orca.backends.torch.state import to_plain, to_torch
-from orca.backends.torch.sums import WIRE_TYPES, average_bucket, sum_up
+from orca.backends.torch.sums import WIRE_TYPES, average_bucket, sum_over_ranks
 from orca.backends.torch.sync import Sync, Usage, flat_average, refuse_sparse_gradients
 
 
@@ -43,7 +43,7 @@ class Collective(Sync):
         return _Sum.apply(value)
 
     def average(self, tensors: Iterable[torch.Tensor]) -> None:
-        flat_average(list(tensors), self.world, lambda flat: sum_up(flat, self._wire))
+        flat_average(list(tensors), self.world, lambda flat: sum_over_ranks(flat, self._wire))
 
     def settle(self) -> None:
         for buffer in self.model.buffers():
@@ -64,7 +64,7 @@ class _Sum(torch.autograd.Function):  # type: ignore[misc]
 
 def _summed(value: torch.Tensor) -> torch.Tensor:
     total = value.clone(memory_format=torch.contiguous_format)
-    sum_up(total.view(-1))
+    sum_over_ranks(total.view(-1))
     return total
 
 
@@ -72,7 +72,7 @@ class DataParallel(Collective):
     """DistributedDataParallel: averages gradients while the backward pass is still running.
 
     The first step runs without DDP and averages explicitly, which shows whether the forward pass leaves parameters
-    unused. `find_unused_parameters`, which costs a little in every step, is set only then.
+    unused. `find_unused_parameters`, which costs a little in every step, is set only if it does.
     """
 
     def __init__(self, world: int, compression: str | None = None) -> None:
@@ -97,7 +97,7 @@ class DataParallel(Collective):
         if self.forward is not self.model:
             return
         usage = Usage(self.model.parameters())
-        used = usage.look(self.total)
+        used = usage.used(self.total)
         for parameter in used:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

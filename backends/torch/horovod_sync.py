@@ -83,7 +83,7 @@ class Horovod(Sync):
         if self._unused is None:
             parameters = [value for group in optimizer.param_groups for value in group["params"]]
             usage = Usage(parameters)
-            used = {id(value) for value in usage.look(self.total)}
+            used = {id(value) for value in usage.used(self.total)}
             self._unused = [value for value in parameters if value.requires_grad and id(value) not in used]
         absent = [value for value in self._unused if value.grad is None] + self._complete_groups()
         self._send_rest()
@@ -156,7 +156,7 @@ def _named(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str
 
 
 def _groups(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]] | None:
-    """Group the parameters by dtype in the order of the backward pass; None for sparse gradients, which cannot be."""
+    """Group the parameters by dtype in the order of the backward pass; None if sparse gradients prevent that."""
     if sparse_layers(model):
         return None
     groups: list[list[nn.Parameter]] = []

@@ -85,7 +85,7 @@ class Loss:
 
     def _weighted(self, output: Any, target: Any, weights: torch.Tensor) -> torch.Tensor:
         if self._per_row is None:
-            self._per_row = one_by_one(self._loss)
+            self._per_row = unreduced(self._loss)
         values = self._per_row(output, target)
         if self._by_class and isinstance(target, torch.Tensor):
             own = self._class_weights(target)
@@ -129,12 +129,12 @@ class Loss:
         return target
 
 
-def one_by_one(loss: Any) -> Any:
+def unreduced(loss: Any) -> Any:
     """Return the loss without reduction, one value per row; raise if it does not support that."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        unreduced = copy.deepcopy(loss)
-        unreduced.reduction = "none"
-        return unreduced
+        twin = copy.deepcopy(loss)
+        twin.reduction = "none"
+        return twin
     try:
         named = "reduction" in inspect.signature(loss).parameters
     except (TypeError, ValueError):

@@ -111,7 +111,7 @@ class TorchReplica(Replica):
             return self._custom_step(batch)
         assert self._loss is not None
         sync = self._sync
-        if batch.filler and not sync.keeps_step:
+        if batch.filler and not sync.lockstep:
             sync.skip()
             return Outcome(0.0, 0.0)
         features, target, weights = self._tensors(batch.data)
@@ -125,7 +125,7 @@ class TorchReplica(Replica):
         counts: list[Any] = [self._loss.count(piece[1], 0, piece[2]) for piece in pieces]
         uneven = counts[0] is not None
         # Without lockstep each rank's rows are a step of their own.
-        total: Any = batch.total if sync.keeps_step else rows * sync.world
+        total: Any = batch.total if sync.lockstep else rows * sync.world
         if uneven:
             counts = [count if rows else torch.zeros_like(count) for count in counts]
             total = sync.total(torch.stack([count.reshape(()) for count in counts]).sum())
@@ -300,7 +300,7 @@ class TorchReplica(Replica):
             torch.cuda.set_rng_state(torch.from_numpy(np.array(state["cuda"])), self._device)
 
     def any(self, flag: bool) -> bool | None:
-        if not self._sync.keeps_step:
+        if not self._sync.lockstep:
             return None
         return bool(self._sync.total(torch.tensor(float(flag))) > 0)
 

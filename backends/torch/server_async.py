@@ -29,7 +29,7 @@ _HEAD = 2  # a message starts with its kind and the worker's clock
 class AsyncServer(Collective):
     """Both sides of the parameter server; the rank decides whether it is a worker or a server."""
 
-    keeps_step = False
+    lockstep = False
 
     def __init__(self, workers: int, servers: int, rank: int, staleness: int | None) -> None:
         super().__init__(workers)

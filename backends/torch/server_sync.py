@@ -233,7 +233,7 @@ class ParameterServer(Collective):
     def _lay_out(self) -> None:
         """Lay out the parameters that the first backward pass has used; the others stay as they are."""
         parameters = [value for group in self._groups for value in group]
-        used = {id(value) for value in Usage(parameters).look(self.total)}
+        used = {id(value) for value in Usage(parameters).used(self.total)}
         self._outside = [value for value in parameters if value.requires_grad and id(value) not in used]
         options = [_options(group) for group in self.optimizer.param_groups]
         self._tables = slices(self.optimizer, used, self.world, self._rank)

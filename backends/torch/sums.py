@@ -19,7 +19,7 @@ _SMALL = 512 << 10
 """Size in bytes up to which all ranks exchange whole tensors, however many ranks there are."""
 
 
-def sum_up(flat: torch.Tensor, wire: torch.dtype | None = None) -> None:
+def sum_over_ranks(flat: torch.Tensor, wire: torch.dtype | None = None) -> None:
     """Sum a flat tensor over all ranks, in place; `wire` is the dtype that is sent."""
     exchange = _begin(flat, wire)
     if exchange is not None:

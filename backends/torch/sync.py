@@ -19,7 +19,7 @@ class Sync:
     """Owns the optimizer of one rank and the callable of the forward pass."""
 
     world = 1
-    keeps_step = True
+    lockstep = True
 
     def __init__(self) -> None:
         self.model: nn.Module
@@ -137,7 +137,7 @@ class Usage:
         self._all = [value for value in parameters if value.requires_grad]
         self.counts: list[float] | None = None
 
-    def look(self, total: Any) -> list[nn.Parameter]:
+    def used(self, total: Any) -> list[nn.Parameter]:
         """Count the ranks on which each parameter has a gradient; return those with a gradient on any rank."""
         own = torch.tensor([value.grad is not None for value in self._all], dtype=torch.float32)
         self.counts = total(own).tolist() if len(own) else []

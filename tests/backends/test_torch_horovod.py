@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orca.backends.horovod_group import across
+from orca.backends.horovod_group import cross_rank_and_size
 from orca.context import Context
 
 pytestmark = pytest.mark.horovod
@@ -47,12 +47,14 @@ def test_cross_ranks_match_horovods_own(sizes):
 
     everyone = [(f"host{host}", local) for host, size in enumerate(sizes) for local in range(size)]
     slots = get_host_assignments(parse_hosts(",".join(f"host{n}:{size}" for n, size in enumerate(sizes))), sum(sizes))
-    assert [across(everyone, slot.rank) for slot in slots] == [(slot.cross_rank, slot.cross_size) for slot in slots]
+    assert [cross_rank_and_size(everyone, slot.rank) for slot in slots] == [
+        (slot.cross_rank, slot.cross_size) for slot in slots
+    ]
 
 
 def test_ranks_of_a_host_need_not_be_consecutive():
     everyone = [("a", 0), ("b", 0), ("a", 1)]
-    assert [across(everyone, rank) for rank in range(3)] == [(0, 2), (1, 2), (0, 1)]
+    assert [cross_rank_and_size(everyone, rank) for rank in range(3)] == [(0, 2), (1, 2), (0, 1)]
 
 
 def sum_over_hosts(rank_context, sizes):

@@ -35,7 +35,7 @@ def summed(rank_context, sizes, wire):
         results = []
         for size in sizes:
             flat = part(place.rank, size)
-            sums.sum_up(flat, wire)
+            sums.sum_over_ranks(flat, wire)
             gathered = torch.empty(place.world * size)
             sums.all_gather(gathered, part(place.rank, size))
             results.append((flat.numpy(), gathered.numpy()))
