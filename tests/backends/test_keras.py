@@ -160,7 +160,7 @@ def test_several_optimizers_train_and_resume_as_in_one_process(local: Context, b
     again = Estimator.from_keras(model_creator=two_optimizers, backend=backend, workers=2, seed=3)
     again.load(est.save(str(tmp_path / "folder"))).fit(x, y, epochs=2, batch_size=16)
     same_weights(again.get_model(), alone)
-    slots = again._state["optimizer"]["first_optimizer"]
+    slots = again._learned.state["optimizer"]["first_optimizer"]
     assert int(slots[0]) == 12
     assert [value.shape for value in slots[2:]] == [(6, 8), (8,)]
 

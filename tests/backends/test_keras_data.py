@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -122,7 +123,7 @@ def test_models_are_saved_and_loaded_in_every_file_format(local: Context, tmp_pa
         load(path, **more)
         np.testing.assert_allclose(again.predict(x), expected, rtol=1e-6)
     again.load(str(tmp_path / "model.keras"), custom_objects={"own_loss": own_loss})
-    again.seed, again._epoch = est.seed, est.epoch
+    again._learned = replace(again._learned, seed=est.seed, epoch=est.epoch)
     again.fit(x, y, epochs=1, batch_size=16)
     est.fit(x, y, epochs=1, batch_size=16)
     np.testing.assert_allclose(again.predict(x), est.predict(x), rtol=1e-5)  # the optimizer's slots were saved too

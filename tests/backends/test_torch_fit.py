@@ -39,7 +39,7 @@ def test_clipping_accumulation_and_adamw_groups_equal_one_process(local: Context
     named.fit(x, y, epochs=2, batch_size=16)
     close(named, net, rtol=1e-4, atol=1e-5)
     named.clear_gradient_clipping()
-    assert named._clip_norm is None
+    assert named._preferences.clip_norm is None
 
 
 @pytest.mark.parametrize("sync", BACKENDS)

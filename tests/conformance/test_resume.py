@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def estimator(backend: str, **more) -> Estimator:
 def same(one: Estimator, two: Estimator) -> None:
     for key, value in one.get_state_dict().items():
         np.testing.assert_array_equal(value.numpy(), two.get_state_dict()[key].numpy(), err_msg=key)
-    first, second = one._state["optimizer"], two._state["optimizer"]
+    first, second = one._learned.state["optimizer"], two._learned.state["optimizer"]
     for left, right in zip(_leaves(first), _leaves(second), strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -150,7 +151,7 @@ def test_a_state_of_epoch_0_is_loaded(context: Context, backend, tmp_path):
     x, y = make_data(64)
     first = estimator(backend, model_dir=str(tmp_path))
     first.fit(x, y, batch_size=8, epochs=1, max_steps=3, checkpoint_trigger=SeveralIteration(3))
-    first._epoch = 0
+    first._learned = replace(first._learned, epoch=0)
     first.save(str(tmp_path / "zero"))
     second = estimator(backend).load(str(tmp_path / "zero"))
     assert second.epoch == 0
