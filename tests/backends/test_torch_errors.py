@@ -54,7 +54,7 @@ def test_bad_input_is_reported_before_the_launch_or_by_the_rank(local: Context):
     assert np.isnan(nan.fit(x, y.astype("f4"), terminate_on_nan=False)["loss"][0])
     with pytest.raises(DataError, match="no labels"):
         estimator().fit(x)
-    with pytest.raises(ArgumentError, match="feature_cols='z' is not in the data"):
+    with pytest.raises(ArgumentError, match="feature_cols='z' is not in data=. Columns: a, b"):
         estimator().fit(pandas.DataFrame({"a": [1.0], "b": [0]}), feature_cols=["z"], label_cols=["b"])
     with pytest.raises(ArgumentError, match="batch_size=1 is smaller than workers=2"):
         estimator().fit(x, y, batch_size=1)
