@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from orca import XShards, init_orca_context, stop_orca_context
 from orca.shards.adapters.base import Form
 from orca.shards.adapters.registry import adapt
-from orca.shards.feed import Feed, Given, Rows
+from orca.shards.feed import Feed, InMemory, Rows
 from tests.memory import Peak, family_pss
 
 LINES: list[str] = []
@@ -196,7 +196,7 @@ def csv_files(megabytes: int, turns: int) -> None:
 
 def feed(rows: int, turns: int) -> None:
     values = np.random.default_rng(0).random((rows, 64), dtype="f4")
-    source = Rows([Given({"x": values})])
+    source = Rows([InMemory({"x": values})])
 
     def ours() -> None:
         stream = Feed(source, rank=0, world=1, batch_size=256)

@@ -141,7 +141,7 @@ class Feed:
     """The batches of one rank, epoch by epoch.
 
     >>> import numpy as np
-    >>> feed = Feed(Rows([Given(np.arange(10))]), rank=0, world=2, batch_size=4, shuffle=False)
+    >>> feed = Feed(Rows([InMemory(np.arange(10))]), rank=0, world=2, batch_size=4, shuffle=False)
     >>> [batch.data.tolist() for batch in feed.epoch(0)]
     [[0, 1], [4, 5], [8, 9]]
     """
@@ -184,7 +184,7 @@ class Feed:
         return share(total, self._rank, world) if self._rank < world else (0, 0)
 
 
-class Given:
+class InMemory:
     """Data that is already in this process, as a handle."""
 
     def __init__(self, data: Any) -> None:

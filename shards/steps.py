@@ -8,11 +8,11 @@ from typing import Any
 from orca.errors import DataError, TransformError
 from orca.shards import frames
 from orca.shards.engines.base import Step
-from orca.shards.failures import told
+from orca.shards.transform_errors import told
 from orca.shards.tree import kind_of
 
 
-class Plain:
+class UserStep:
     """A user's function with its further arguments, as a step."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -34,7 +34,7 @@ class Chain:
         return shard
 
 
-class From:
+class StartingAt:
     """A step for the shards from a number on; those before it have it done already."""
 
     def __init__(self, first: int, step: Step) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 
 from orca.core.session import active
 from orca.errors import ArgumentError, DataError
-from orca.shards import frames, pickles
+from orca.shards import frames, pickle_folder
 from orca.shards.columns import Columns, assemble, features_and_labels
 from orca.shards.engines.base import Engine, Step
-from orca.shards.failures import one_error
-from orca.shards.forms import schema, to_arrow, to_pandas, unique
-from orca.shards.steps import Chain, From, Guarded, Item, Plain, checked, column_names
+from orca.shards.shard_formats import schema, to_arrow, to_pandas, unique
+from orca.shards.steps import Chain, Guarded, Item, StartingAt, UserStep, checked, column_names
+from orca.shards.transform_errors import one_error
 from orca.shards.tree import (
     as_arrays,
     cut_evenly,
@@ -117,8 +117,8 @@ class XShards:
     def load_pickle(path: str, minPartitions: int | None = None) -> XShards:
         """Read what `save_pickle` wrote. Unpickling runs code: only read files that you trust."""
         engine = active().engine
-        paths = pickles.listing(path)
-        shards = XShards(engine, engine.put([[file] for file in paths])).transform_shard(pickles.read)
+        paths = pickle_folder.listing(path)
+        shards = XShards(engine, engine.put([[file] for file in paths])).transform_shard(pickle_folder.read)
         return shards.repartition(minPartitions) if minPartitions and minPartitions > len(paths) else shards
 
     # State
@@ -248,14 +248,14 @@ class XShards:
     def _begin(self, count: int) -> None:
         """Do the pending steps on the first shards of a list, and let them stay pending for the others."""
         last = self._pending[0] if len(self._pending) == 1 else None
-        low = last.first if isinstance(last, From) else 0
+        low = last.first if isinstance(last, StartingAt) else 0
         if not self._pending or low >= count:
             return
         chain = Chain(self._pending)
         with one_error():
             made = self._engine.map(self._parts[low:count], lambda index, shard: chain(low + index, shard))
         self._parts = [*self._parts[:low], *made, *self._parts[count:]]
-        self._pending = (From(count, last.step if isinstance(last, From) else chain),)
+        self._pending = (StartingAt(count, last.step if isinstance(last, StartingAt) else chain),)
 
     def to_numpy(self) -> Any:
         """Bring all rows into this process as one structure of arrays."""
@@ -278,7 +278,7 @@ class XShards:
         """Run ``fn(shard, *args)`` on every shard; nothing happens until the result is needed."""
         if not callable(fn):
             raise ArgumentError(f"transform_shard takes a function of a shard; received {fn!r}.")
-        return self._map(Plain(fn, args))
+        return self._map(UserStep(fn, args))
 
     def _map(self, step: Step) -> XShards:
         return XShards(self._engine, self._parts, (*self._pending, step))
@@ -475,9 +475,9 @@ class XShards:
 
     def save_pickle(self, path: str) -> XShards:
         """Write every shard to a file of a folder on any fsspec path, from where the shards lie."""
-        pickles.prepare(path)
-        written = self._map(lambda index, shard: np.array([pickles.write(path, index, shard)])).collect()
-        pickles.commit(path, len(written))
+        pickle_folder.prepare(path)
+        written = self._map(lambda index, shard: np.array([pickle_folder.write(path, index, shard)])).collect()
+        pickle_folder.commit(path, len(written))
         return self
 
     def to_engine(self, engine: Engine | str) -> XShards:

@@ -15,8 +15,8 @@ from orca.backends.worker.job import Job
 from orca.errors import ArgumentError
 from orca.shards.adapters.selection import features_of
 from orca.shards.columns import Columns, assemble
-from orca.shards.forms import arrow_column
 from orca.shards.prefetch import ahead
+from orca.shards.shard_formats import arrow_column
 from orca.shards.tree import Tree, join_rows, kind_of, row_count, take_rows
 
 _PIECE = 8

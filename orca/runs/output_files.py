@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from orca.errors import ArgumentError, DataError
-from orca.shards.forms import arrow_column
+from orca.shards.shard_formats import arrow_column
 
 OUTPUTS = (".csv", ".parquet", ".npy")
 

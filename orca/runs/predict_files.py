@@ -14,7 +14,7 @@ from orca.backends.worker.inference import name_outputs
 from orca.errors import ArgumentError, DataError
 from orca.runs.output_files import OUTPUTS, output_writer
 from orca.shards.readers.image_files import CHANNELS, ENDINGS, Picture, read_group
-from orca.shards.readers.paths import File, listing, told_of
+from orca.shards.readers.paths import File, listing, naming_file_in_errors
 from orca.shards.readers.tables import common_schema, opened, tables
 
 INPUTS = (".csv", ".parquet", ".npy", *ENDINGS)
@@ -205,7 +205,7 @@ class _Source:
 
     @staticmethod
     def _array(file: File) -> np.ndarray[Any, Any]:
-        with told_of(file):
+        with naming_file_in_errors(file):
             if file.local:
                 array = np.load(file.url, mmap_mode="r", allow_pickle=False)
             else:

@@ -15,7 +15,7 @@ import numpy as np
 
 from orca.errors import ColumnError, DataError, suggest
 from orca.shards.engines.spark_arrays import kinds_of, plain_column, sent
-from orca.shards.feed import Given
+from orca.shards.feed import InMemory
 from orca.shards.packing import pack, read_file, unpack
 from orca.shards.tree import take_rows, tree_map
 
@@ -179,9 +179,9 @@ def _tables(tables: Iterator[Any], schema: Any, chunk_bytes: int | None) -> Iter
         yield pa.concat_tables(held) if held else schema.empty_table()
 
 
-def open_packed(path: str) -> Given:
+def open_packed(path: str) -> InMemory:
     """Map a file that holds one packed shard."""
-    return Given(read_file(path))
+    return InMemory(read_file(path))
 
 
 @dataclass(frozen=True)

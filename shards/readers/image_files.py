@@ -10,7 +10,7 @@ import numpy as np
 
 from orca.core.session import active
 from orca.errors import ArgumentError, DataError, MissingPackageError
-from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing, told_of
+from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing, naming_file_in_errors
 from orca.shards.readers.reading import own_errors, read
 from orca.shards.xshards import XShards
 
@@ -161,7 +161,11 @@ def _decoded(file: File, shape: tuple[int, int] | None, mode: str) -> np.ndarray
         from PIL import Image
     except ImportError as error:
         raise MissingPackageError("Reading pictures needs Pillow. Run: pip install pillow") from error
-    with told_of(file), fsspec.open(file.url, "rb", **file.storage) as handle, Image.open(handle) as image:
+    with (
+        naming_file_in_errors(file),
+        fsspec.open(file.url, "rb", **file.storage) as handle,
+        Image.open(handle) as image,
+    ):
         if image.mode[:1] in "IF":
             raise DataError(f"{file.label} has more than 8 bits per channel (Pillow's mode {image.mode!r}).")
         converted = image.convert(mode)

@@ -8,11 +8,11 @@ from typing import Any
 
 from orca.core.session import active
 from orca.errors import ArgumentError, ColumnError, suggest
-from orca.shards.forms import to_arrow
 from orca.shards.readers import schemas
-from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing, told_of
+from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing, naming_file_in_errors
 from orca.shards.readers.reading import counted, joined, made_alike, own_errors, read
 from orca.shards.readers.writing import write_parts
+from orca.shards.shard_formats import to_arrow
 from orca.shards.tree import kind_of
 from orca.shards.xshards import XShards
 
@@ -63,7 +63,7 @@ def _read_file(file: File, columns: list[str] | None, filters: Any, threads: boo
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
-    with told_of(file):
+    with naming_file_in_errors(file):
         files, target = fsspec.core.url_to_fs(file.url, **file.storage)
         hive = ds.HivePartitioning.discover(infer_dictionary=False)
         data = ds.dataset(

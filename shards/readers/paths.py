@@ -104,7 +104,7 @@ def _ends(name: str, endings: tuple[str, ...]) -> bool:
 
 
 @contextmanager
-def told_of(file: File) -> Iterator[None]:
+def naming_file_in_errors(file: File) -> Iterator[None]:
     """Make every error of opening or reading a file one that names it."""
     try:
         yield
@@ -123,7 +123,7 @@ def contents(file: File) -> Any:
     """All bytes of a file, unpacked; those of a plain file of this machine are mapped, not copied."""
     import fsspec
 
-    with told_of(file):
+    with naming_file_in_errors(file):
         if file.local and not file.url.lower().endswith(PACKED):
             with open(file.url, "rb") as handle:
                 size = os.fstat(handle.fileno()).st_size

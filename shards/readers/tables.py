@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orca.errors import DataError
-from orca.shards.readers.paths import File, told_of
+from orca.shards.readers.paths import File, naming_file_in_errors
 
 
 def opened(file: File) -> Any:
@@ -49,7 +49,7 @@ def tables(file: File, schema: Any, size: int) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with told_of(file), opened(file) as handle:
+    with naming_file_in_errors(file), opened(file) as handle:
         if _is_parquet(file):
             batches: Any = pq.ParquetFile(handle).iter_batches(batch_size=size)
         else:
@@ -69,7 +69,7 @@ def _looked(file: File) -> tuple[Any, int]:
     import pyarrow.parquet as pq
 
     types: dict[str, Any] = {}
-    with told_of(file):
+    with naming_file_in_errors(file):
         while True:
             with opened(file) as handle:
                 if _is_parquet(file):

@@ -14,7 +14,7 @@ from torch import nn
 from orca import Estimator, XShards, init_orca_context
 from orca.context import Context
 from orca.errors import ArgumentError, DataError, MissingPackageError
-from orca.shards.forms import arrow_column
+from orca.shards.shard_formats import arrow_column
 
 x = np.random.default_rng(0).normal(size=(50, 1, 8, 8))
 

@@ -32,7 +32,7 @@ def create_keras_lenet_model():
 def frame(session):
     import pyarrow as pa
 
-    from orca.shards.forms import arrow_column
+    from orca.shards.shard_formats import arrow_column
 
     return session.createDataFrame(pa.table({"image": arrow_column((images / 255.0).astype("f4"))}))
 

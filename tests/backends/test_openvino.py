@@ -20,7 +20,7 @@ from orca.context import Context
 from orca.core.machine import usable_cpus
 from orca.data import read_images
 from orca.errors import ArgumentError, ColumnError, DataError, NotFittedError
-from orca.shards.forms import arrow_column
+from orca.shards.shard_formats import arrow_column
 from tests.backends.openvino_models import dense, dense_result, image, image_result, two, two_result
 from tests.programs import kill_me_once
 

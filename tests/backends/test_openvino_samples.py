@@ -15,7 +15,7 @@ from orca import Estimator, XShards
 from orca.context import Context
 from orca.errors import ColumnError, DataError
 from orca.runs.predict import sample_of
-from orca.shards.forms import arrow_column
+from orca.shards.shard_formats import arrow_column
 from tests.backends.openvino_models import dense, dense_result
 
 x = np.random.default_rng(0).normal(size=(40, 6)).astype("f4")

@@ -11,7 +11,7 @@ from orca import Estimator, XShards, init_orca_context
 from orca.context import Context
 from orca.core.machine import usable_cpus
 from orca.runs import predict
-from orca.shards.forms import arrow_column
+from orca.shards.shard_formats import arrow_column
 from tests.backends.openvino_models import dense
 
 x = np.random.default_rng(0).normal(size=(18, 6))

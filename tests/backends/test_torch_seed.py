@@ -58,7 +58,7 @@ def train_loader_func(config, batch_size):
 def test_snippet_with_creators_and_a_spark_dataframe(spark_session, backend):
     import pyarrow as pa
 
-    from orca.shards.forms import arrow_column
+    from orca.shards.shard_formats import arrow_column
 
     init_orca_context(runtime="spark", cores=4)
     df = spark_session.createDataFrame(pa.table({"image": arrow_column(images), "id": np.arange(40)}))

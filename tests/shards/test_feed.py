@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orca.shards.feed import Feed, Given, Rows, cut, share
+from orca.shards.feed import Feed, InMemory, Rows, cut, share
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) > 0)
 
@@ -17,7 +17,7 @@ def rows_of(sizes):
     borders = np.cumsum([0, *sizes])
     values = np.arange(borders[-1])
     return Rows(
-        [Given({"x": values[a:b].reshape(-1, 1) * 10, "y": values[a:b]}) for a, b in itertools.pairwise(borders)]
+        [InMemory({"x": values[a:b].reshape(-1, 1) * 10, "y": values[a:b]}) for a, b in itertools.pairwise(borders)]
     )
 
 
@@ -75,7 +75,7 @@ def test_epochs_differ_and_seeds_differ():
 
 def test_contiguous_batches_are_views():
     source = np.arange(100.0)
-    feed = Feed(Rows([Given({"x": source})]), rank=0, world=1, batch_size=10, shuffle=False)
+    feed = Feed(Rows([InMemory({"x": source})]), rank=0, world=1, batch_size=10, shuffle=False)
     assert all(np.shares_memory(batch.data["x"], source) for batch in feed.epoch(0))
 
 
