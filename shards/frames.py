@@ -1,19 +1,28 @@
-"""What XShards of pandas DataFrames can do: each function works on one shard, or merges small results."""
+"""Functions on one shard that is a pandas DataFrame, and the merging of their small results."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from orca.errors import ColumnError, DataError, MissingPackageError, suggest
 from orca.shards.tree import kind_of
 
+Frame: TypeAlias = Any
+"""A pandas DataFrame; pandas is imported on first use only."""
+
+Names: TypeAlias = str | Sequence[str]
+"""One column name or several."""
+
+Moments: TypeAlias = tuple[float, float, float, float, float]
+"""Count, mean, sum of squared differences from the mean, minimum and maximum."""
+
 
 def pandas() -> Any:
-    """Import pandas, or say how to get it."""
+    """Import pandas, or say how to install it."""
     try:
         import pandas
     except ImportError as error:
@@ -21,39 +30,40 @@ def pandas() -> Any:
     return pandas
 
 
-def names(columns: str | Sequence[str] | None) -> list[str]:
-    """A list of column names from one name, several or none."""
+def names(columns: Names | None) -> list[str]:
+    """Return a list of column names from one name, several or none."""
     if columns is None:
         return []
     return [columns] if isinstance(columns, str) else list(columns)
 
 
-def frame_of(shard: Any, what: str) -> Any:
-    """The shard, which has to be a DataFrame."""
+def frame_of(shard: Any, caller: str) -> Frame:
+    """Return the shard if it is a DataFrame, else raise."""
     if kind_of(shard) != "frame":
-        raise DataError(f"{what} works on shards of pandas DataFrames; this shard is a {type(shard).__name__}.")
+        raise DataError(f"{caller} works on shards of pandas DataFrames; this shard is a {type(shard).__name__}.")
     return shard
 
 
-def check_columns(frame: Any, columns: Sequence[str], argument: str) -> None:
-    """Raise if a column is not there."""
+def check_columns(frame: Frame, columns: Sequence[str], caller: str) -> None:
+    """Raise if a column is missing."""
     for column in columns:
         if column not in frame.columns:
-            known = [str(name) for name in frame.columns]
+            existing = [str(name) for name in frame.columns]
             raise ColumnError(
-                f"{argument}: {column!r} is not in the DataFrame. Columns: {', '.join(known)}." + suggest(column, known)
+                f"{caller}: {column!r} is not in the DataFrame. Columns: {', '.join(existing)}."
+                + suggest(column, existing)
             )
 
 
-def bucket(frame: Any, columns: Sequence[str], count: int) -> np.ndarray[Any, Any]:
-    """A bucket per row such that equal keys share one, whatever integer, float or text type they come in."""
+def bucket(frame: Frame, columns: Sequence[str], count: int) -> np.ndarray[Any, Any]:
+    """Assign a bucket to each row; equal keys share one, whichever integer, float or text type they have."""
     hashing = pandas().util.hash_array
     mixed = np.zeros(len(frame), "u8")
     for column in columns:
         values = frame[column]
         kind = getattr(values.dtype, "kind", "O")
         if kind in "biuf":
-            plain = values.to_numpy(dtype="f8", na_value=np.nan) + 0.0  # no minus zero
+            plain = values.to_numpy(dtype="f8", na_value=np.nan) + 0.0  # turns -0.0 into 0.0
         elif kind == "M":
             plain = values.to_numpy(dtype="M8[ns]").view("i8")
         else:
@@ -62,36 +72,36 @@ def bucket(frame: Any, columns: Sequence[str], count: int) -> np.ndarray[Any, An
     return (mixed % np.uint64(count)).astype("i8")
 
 
-def split_by(frame: Any, target: np.ndarray[Any, Any], count: int) -> list[Any]:
-    """Cut a frame into pieces by each row's target, keeping the order of rows."""
+def split_by(frame: Frame, target: np.ndarray[Any, Any], count: int) -> list[Frame]:
+    """Split a frame into `count` pieces by each row's target, keeping the order of rows."""
     order = np.argsort(target, kind="stable")
     borders = np.searchsorted(target[order], np.arange(count + 1))
     return [frame.iloc[order[low:high]] for low, high in itertools.pairwise(borders)]
 
 
-def sort_sample(frame: Any, column: str, size: int = 1000) -> np.ndarray[Any, Any]:
-    """Values of the sort column at even distances, to find borders of even ranges."""
+def sort_sample(frame: Frame, column: str, size: int = 1000) -> np.ndarray[Any, Any]:
+    """Sample the sorted values of a column at even distances, to find the borders of even ranges."""
     values = frame[column].dropna().sort_values()
     if not len(values):
         return np.empty(0, object)
-    chosen = np.linspace(0, len(values) - 1, min(size, len(values))).astype(int)
-    return np.asarray(values.iloc[chosen], dtype=object)
+    positions = np.linspace(0, len(values) - 1, min(size, len(values))).astype(int)
+    return np.asarray(values.iloc[positions], dtype=object)
 
 
-def sort_targets(frame: Any, column: str, borders: np.ndarray[Any, Any], ascending: bool) -> np.ndarray[Any, Any]:
-    """The range that each row belongs to; rows without a value come last."""
+def sort_targets(frame: Frame, column: str, borders: np.ndarray[Any, Any], ascending: bool) -> np.ndarray[Any, Any]:
+    """Return the range that each row belongs to; rows without a value come last."""
     count = len(borders) + 1
     values = frame[column]
     missing = values.isna().to_numpy()
     target = np.full(len(frame), count - 1)
-    known = np.asarray(values[~missing], dtype=object)
-    found = np.searchsorted(borders, known, side="right") if len(borders) else np.zeros(len(known), int)
-    target[~missing] = found if ascending else count - 1 - found
+    present = np.asarray(values[~missing], dtype=object)
+    ranges = np.searchsorted(borders, present, side="right") if len(borders) else np.zeros(len(present), int)
+    target[~missing] = ranges if ascending else count - 1 - ranges
     return target
 
 
-def aggregate(frame: Any, columns: list[str], agg: Any, join: bool) -> Any:
-    """Group a frame that holds all rows of its keys."""
+def aggregate(frame: Frame, columns: list[str], agg: Any, join: bool) -> Frame:
+    """Group and aggregate a frame that holds all rows of its keys."""
     grouped = frame.groupby(columns, as_index=False, dropna=False)
     result = grouped.size() if agg is None else grouped.agg(agg)
     if getattr(result.columns, "nlevels", 1) > 1:
@@ -102,23 +112,22 @@ def aggregate(frame: Any, columns: list[str], agg: Any, join: bool) -> Any:
     return frame.merge(result.rename(columns=renamed), on=columns, how="left")
 
 
-def moments(frame: Any, columns: list[str]) -> dict[str, tuple[float, float, float, float, float]]:
-    """Count, mean, sum of squared differences, minimum and maximum of numeric columns."""
-    chosen = columns or list(frame.select_dtypes("number").columns)
-    found: dict[str, tuple[float, float, float, float, float]] = {}
-    for column in chosen:
+def moments(frame: Frame, columns: list[str]) -> dict[str, Moments]:
+    """Compute the moments of numeric columns; of all if none are named."""
+    result: dict[str, Moments] = {}
+    for column in columns or list(frame.select_dtypes("number").columns):
         values = frame[column].to_numpy(dtype="f8", na_value=np.nan)
         values = values[~np.isnan(values)]
         if len(values):
             mean = values.mean()
-            found[str(column)] = (len(values), mean, ((values - mean) ** 2).sum(), values.min(), values.max())
+            result[str(column)] = (len(values), mean, ((values - mean) ** 2).sum(), values.min(), values.max())
         else:
-            found[str(column)] = (0, 0.0, 0.0, np.inf, -np.inf)
-    return found
+            result[str(column)] = (0, 0.0, 0.0, np.inf, -np.inf)
+    return result
 
 
-def merge_moments(parts: list[dict[str, tuple[float, float, float, float, float]]]) -> Any:
-    """Put the shards' moments together as a table like that of DataFrame.describe, without quantiles."""
+def merge_moments(parts: list[dict[str, Moments]]) -> Frame:
+    """Merge the shards' moments into a table like that of DataFrame.describe, without quantiles."""
     table: dict[str, list[float]] = {}
     for column in dict.fromkeys(name for part in parts for name in part):
         count, mean, squares, low, high = 0.0, 0.0, 0.0, np.inf, -np.inf

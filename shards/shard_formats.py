@@ -1,4 +1,4 @@
-"""One shard in another form: as a DataFrame, as an Arrow table, as its schema."""
+"""One shard in another format: as a DataFrame, an Arrow table, html or its schema."""
 
 from __future__ import annotations
 
@@ -6,27 +6,35 @@ from typing import Any
 
 import numpy as np
 
-from orca.shards.frames import pandas
+from orca.shards.engines.base import Shard
+from orca.shards.frames import Frame, pandas
 from orca.shards.tree import as_arrays, describe, kind_of, leaves, tree_map
 
 
-def schema(shard: Any) -> dict[str, Any]:
-    """Columns and dtypes of a shard."""
+def schema(shard: Shard) -> dict[str, Any]:
+    """Return columns and dtypes of a shard."""
     if kind_of(shard) == "frame":
         return {"columns": list(shard.columns), "dtypes": {str(k): str(v) for k, v in shard.dtypes.items()}}
-    told = describe(as_arrays(shard))
-    return {"columns": list(told), "dtypes": told}
+    dtypes = describe(as_arrays(shard))
+    return {"columns": list(dtypes), "dtypes": dtypes}
 
 
-def unique(shard: Any) -> np.ndarray[Any, Any]:
-    """The different values of a one-column shard, in order of appearance."""
-    values = shard.iloc[:, 0] if kind_of(shard) == "frame" else shard
-    found = pandas().unique(pandas().Series(values))
-    return np.asarray(found, dtype=object if found.dtype.kind not in "biufcM" else None)
+def unique(shard: Shard) -> np.ndarray[Any, Any]:
+    """Return the distinct values of a one-column shard, in order of appearance."""
+    column = shard.iloc[:, 0] if kind_of(shard) == "frame" else shard
+    values = pandas().unique(pandas().Series(column))
+    return np.asarray(values, dtype=object if values.dtype.kind not in "biufcM" else None)
 
 
-def to_pandas(shard: Any) -> Any:
-    """Any shard with rows as a DataFrame; further axes of an array become one array per cell."""
+def to_html(shard: Shard) -> str:
+    """Return a shard as html, for notebooks: DataFrames as tables, arrays by dtype and shape."""
+    if hasattr(shard, "_repr_html_"):
+        return str(shard._repr_html_())
+    return f"<pre>{describe(as_arrays(shard))}</pre>"
+
+
+def to_pandas(shard: Shard) -> Frame:
+    """Turn any shard with rows into a DataFrame; an array with further axes becomes a column of arrays."""
     kind = kind_of(shard)
     if kind == "frame":
         return shard
@@ -38,8 +46,8 @@ def to_pandas(shard: Any) -> Any:
     return pandas().DataFrame({name: leaf if np.ndim(leaf) == 1 else list(leaf) for name, leaf in leaves(tree)})
 
 
-def to_arrow(shard: Any) -> Any:
-    """Any shard with rows as an Arrow table; further axes of an array become lists."""
+def to_arrow(shard: Shard) -> Any:
+    """Turn any shard with rows into an Arrow table; an array with further axes becomes a column of lists."""
     import pyarrow as pa
 
     kind = kind_of(shard)
@@ -52,7 +60,7 @@ def to_arrow(shard: Any) -> Any:
 
 
 def arrow_column(array: np.ndarray[Any, Any]) -> Any:
-    """An array as an Arrow column: further axes become lists, without Python objects per row."""
+    """Turn an array into an Arrow column: further axes become lists, without Python objects per row."""
     import pyarrow as pa
 
     column = pa.array(np.ascontiguousarray(array).reshape(-1))

@@ -1,4 +1,4 @@
-"""Steps on one shard that XShards is made of: a user's function, a chain, one entry, checked columns."""
+"""Steps on one shard that XShards is built from: a user's function, a chain, one entry, checked columns."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from orca.errors import DataError, TransformError
 from orca.shards import frames
-from orca.shards.engines.base import Step
-from orca.shards.transform_errors import told
+from orca.shards.engines.base import Shard, Step
+from orca.shards.transform_errors import step_error
 from orca.shards.tree import kind_of
 
 
 class UserStep:
-    """A user's function with its further arguments, as a step."""
+    """A user's function, with its extra arguments, as a step."""
 
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, fn: Callable[..., Shard], args: tuple[Any, ...] = ()) -> None:
         self._fn, self._args = fn, args
 
-    def __call__(self, index: int, shard: Any) -> Any:
+    def __call__(self, index: int, shard: Shard) -> Shard:
         return self._fn(shard, *self._args)
 
 
@@ -28,24 +28,24 @@ class Chain:
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self._steps = steps
 
-    def __call__(self, index: int, shard: Any) -> Any:
+    def __call__(self, index: int, shard: Shard) -> Shard:
         for step in self._steps:
             shard = Guarded(step)(index, shard)
         return shard
 
 
 class StartingAt:
-    """A step for the shards from a number on; those before it have it done already."""
+    """A step for the shards from index `first` on; it has already run on those before."""
 
     def __init__(self, first: int, step: Step) -> None:
         self.first, self.step = first, step
 
-    def __call__(self, index: int, shard: Any) -> Any:
+    def __call__(self, index: int, shard: Shard) -> Shard:
         return self.step(index, shard) if index >= self.first else shard
 
 
 class Guarded:
-    """A function of a shard's number and data whose failure is told like that of a step."""
+    """A function of a shard's index and data that raises every error as a `TransformError`."""
 
     def __init__(self, fn: Callable[[int, Any], Any]) -> None:
         self._fn = fn
@@ -56,16 +56,16 @@ class Guarded:
         except TransformError:
             raise
         except Exception as error:
-            raise told(index, error) from error
+            raise step_error(index, error) from error
 
 
 class Item:
-    """Takes one entry of a shard."""
+    """Selects one entry of a shard."""
 
     def __init__(self, key: Any) -> None:
         self._key = key
 
-    def __call__(self, shard: Any) -> Any:
+    def __call__(self, shard: Shard) -> Shard:
         if kind_of(shard) == "frame":
             return checked(shard, frames.names(self._key), "[]")[self._key]
         try:
@@ -75,13 +75,13 @@ class Item:
             raise DataError(f"The shards have no entry {self._key!r}. They have: {entries}.") from error
 
 
-def checked(shard: Any, columns: Sequence[str], what: str) -> Any:
-    """The shard, which has to be a frame with these columns."""
-    frame = frames.frame_of(shard, what)
-    frames.check_columns(frame, columns, what)
+def checked(shard: Shard, columns: Sequence[str], caller: str) -> frames.Frame:
+    """Return the shard if it is a DataFrame with these columns, else raise."""
+    frame = frames.frame_of(shard, caller)
+    frames.check_columns(frame, columns, caller)
     return frame
 
 
-def column_names(shard: Any) -> list[str]:
-    """The columns of a frame."""
+def column_names(shard: Shard) -> list[str]:
+    """Return the columns of a DataFrame."""
     return [str(name) for name in frames.frame_of(shard, "This").columns]

@@ -1,4 +1,4 @@
-"""A failing step on a shard, told the same way whatever engine ran it."""
+"""Errors of steps on shards, reported the same way by every engine."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextlib import contextmanager
 
 from orca.errors import OrcaError, TransformError, WorkerError
 
-_TOLD = re.compile(r"TransformError: (shard \d+: .*)")
+_MESSAGE = re.compile(r"TransformError: (shard \d+: .*)")
 
 
-def told(index: int, error: Exception) -> TransformError:
-    """What a step raises on its shard; it travels through Ray and Spark as one line of text."""
+def step_error(index: int, error: Exception) -> TransformError:
+    """Wrap what a step raised on its shard into one line of text, which survives Ray and Spark."""
     text = " ".join(str(error).split())
     return TransformError(f"shard {index}: {type(error).__name__}: {text}")
 
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Turn what the engine makes of a failed step back into the step's own error."""
+    """Re-raise the step's own error in place of the engine's."""
     try:
         yield
     except WorkerError as error:
@@ -27,13 +27,13 @@ def one_error() -> Iterator[None]:
             raise error.__cause__ from error
         raise
     except Exception as error:
-        # Ray keeps what was raised, in an error that poses as the same class; Spark keeps only its text.
+        # Ray keeps the original error, inside one that poses as the same class; Spark keeps only its text.
         cause = getattr(error, "cause", None)
         if isinstance(cause, TransformError):
             raise cause from error
         if isinstance(error, OrcaError):
             raise
-        found = _TOLD.search(str(error))
-        if found is None:
+        match = _MESSAGE.search(str(error))
+        if match is None:
             raise
-        raise TransformError(found.group(1).strip()) from error
+        raise TransformError(match.group(1).strip()) from error

@@ -1,4 +1,4 @@
-"""Nested dicts, lists and tuples of arrays, DataFrames or tables, treated as one thing with rows."""
+"""Nested dicts, lists and tuples of arrays, DataFrames or tables, handled as one structure with rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def kind_of(leaf: Any) -> str:
-    """Tell "frame", "series", "table" or "array" by the class, without importing pandas or pyarrow."""
+    """Return "frame", "series", "table", "array" or "object", by class name: pandas and pyarrow are not imported."""
     for base in type(leaf).__mro__:
         module, name = base.__module__.partition(".")[0], base.__name__
         if module == "pandas" and name in ("DataFrame", "Series"):
@@ -56,7 +56,7 @@ def kind_of(leaf: Any) -> str:
 
 
 def row_count(tree: Any) -> int:
-    """Return the number of rows, the same in every leaf.
+    """Return the number of rows, which has to be the same in every leaf.
 
     >>> row_count({"x": np.zeros((4, 2)), "y": np.zeros(4)})
     4
@@ -72,13 +72,13 @@ def row_count(tree: Any) -> int:
     if not counts:
         return 0
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name or 'data'}: {count}" for name, count in counts.items())
-        raise DataError(f"The arrays have different numbers of rows ({told}). Give each the same number.")
+        listed = ", ".join(f"{name or 'data'}: {count}" for name, count in counts.items())
+        raise DataError(f"The arrays have different numbers of rows ({listed}). Give each the same number.")
     return next(iter(counts.values()))
 
 
 def length_of(shard: Any) -> int:
-    """Rows of any shard: of its arrays, else entries of a list, else one thing.
+    """Return the rows of any shard: rows of its arrays, else entries of a list, else 1.
 
     >>> length_of({"x": np.zeros(3)}), length_of(["a", "b"]), length_of("text")
     (3, 2, 1)
@@ -90,7 +90,7 @@ def length_of(shard: Any) -> int:
 
 
 def as_arrays(tree: Any) -> Any:
-    """Turn leaves into arrays: anything that has rows stays; a list of plain values is one array.
+    """Turn leaves into arrays: anything that has rows is kept; a list of plain values becomes one array.
 
     >>> as_arrays([1, 2, 3])
     array([1, 2, 3])
@@ -105,15 +105,15 @@ def as_arrays(tree: Any) -> Any:
         return {key: as_arrays(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return type(tree)(as_arrays(value) for value in tree)
-    # A subclass such as np.memmap would be pickled by copying; as a plain view of the same memory it is not.
+    # A subclass such as np.memmap would be pickled by copying; a plain view of the same memory is not.
     if kind_of(tree) in ("frame", "series", "table") or type(tree) is np.ndarray:
         return tree
-    # Tensors of any framework give their memory as an array; one that is being trained has to be let go first.
+    # Tensors of any framework expose their memory as an array; one that requires gradients has to be detached first.
     return np.asarray(tree.detach() if hasattr(tree, "detach") else tree)
 
 
 def take_rows(tree: Any, start: int, stop: int) -> Any:
-    """Cut rows out of every leaf, as views where the leaf can."""
+    """Slice the rows of every leaf, as views where the leaf supports it."""
 
     def take(leaf: Any) -> Any:
         kind = kind_of(leaf)
@@ -125,7 +125,7 @@ def take_rows(tree: Any, start: int, stop: int) -> Any:
 
 
 def cut_evenly(tree: Any, count: int) -> list[Any]:
-    """Cut the rows into `count` pieces whose sizes differ by one at most, as views where the leaves can.
+    """Split the rows into `count` pieces whose sizes differ by at most one, as views where the leaves support it.
 
     >>> [len(piece) for piece in cut_evenly(np.arange(5), 2)]
     [2, 3]
@@ -136,7 +136,7 @@ def cut_evenly(tree: Any, count: int) -> list[Any]:
 
 
 def pick_rows(tree: Any, index: np.ndarray[Any, Any]) -> Any:
-    """Gather rows of every leaf by number, one copy."""
+    """Gather rows of every leaf by index, with one copy."""
 
     def pick(leaf: Any) -> Any:
         return leaf.iloc[index] if kind_of(leaf) in ("frame", "series") else leaf.take(index, **_axis(leaf))
@@ -149,14 +149,14 @@ def _axis(leaf: Any) -> dict[str, int]:
 
 
 def join_rows(trees: Sequence[Any]) -> Any:
-    """Put trees of the same structure under each other, one copy."""
+    """Concatenate the rows of trees of the same structure, with one copy."""
     if len(trees) == 1:
         return trees[0]
     return tree_map(lambda *parts: _join(list(parts)), *trees)
 
 
 def _join(parts: list[Any]) -> Any:
-    # An empty shard may not know its inner shape or exact dtype; it has nothing to say.
+    # An empty shard may not have the inner shape or exact dtype of the others, so it is left out.
     parts = [part for part in parts if part.shape[0]] or parts[:1]
     if len(parts) == 1:
         return parts[0]
@@ -164,7 +164,7 @@ def _join(parts: list[Any]) -> Any:
     if kind in ("frame", "series"):
         import pandas
 
-        # Each with its own count from 0: count on. Pieces of one count, or real indices: keep them.
+        # Default indexes that each start at 0 are renumbered. Consecutive pieces of one index, or real indexes, stay.
         plain = all(isinstance(part.index, pandas.RangeIndex) and part.index.name is None for part in parts)
         plain = plain and any(one.index.stop != two.index.start for one, two in itertools.pairwise(parts))
         return pandas.concat(parts, ignore_index=plain)
@@ -176,25 +176,34 @@ def _join(parts: list[Any]) -> Any:
 
 
 def describe(tree: Any) -> dict[str, str]:
-    """Say dtype and row shape of every leaf, for messages and for comparing shards.
+    """Return dtype and row shape of every leaf, for messages and for comparing shards.
 
     >>> describe({"x": np.zeros((4, 8, 8), "f4"), "y": np.zeros(4, "i8")})
     {'x': 'float32[8, 8]', 'y': 'int64[]'}
     """
-    told: dict[str, str] = {}
+    dtypes: dict[str, str] = {}
     for name, leaf in leaves(tree):
         kind = kind_of(leaf)
         if kind == "frame":
-            told |= {f"{name}.{column}" if name else str(column): str(dtype) for column, dtype in leaf.dtypes.items()}
+            dtypes |= {f"{name}.{column}" if name else str(column): str(dtype) for column, dtype in leaf.dtypes.items()}
         elif kind == "table":
-            told |= {f"{name}.{field.name}" if name else field.name: str(field.type) for field in leaf.schema}
+            dtypes |= {f"{name}.{field.name}" if name else field.name: str(field.type) for field in leaf.schema}
         else:
-            told[name] = f"{leaf.dtype}{list(leaf.shape[1:])}"
-    return told
+            dtypes[name] = f"{leaf.dtype}{list(leaf.shape[1:])}"
+    return dtypes
+
+
+def check_alike(shards: Sequence[Any]) -> None:
+    """Raise if the shards differ in structure or dtypes."""
+    expected = describe(shards[0])
+    for index, shard in enumerate(shards):
+        row_count(shard)
+        if describe(shard) != expected:
+            raise DataError(f"Shard {index} has {describe(shard)}, shard 0 has {expected}. Make them alike.")
 
 
 def size_in_bytes(tree: Any) -> int:
-    """Add up the bytes of all leaves."""
+    """Sum the bytes of all leaves."""
     total = 0
     for _, leaf in leaves(tree):
         size = leaf.memory_usage(index=False) if kind_of(leaf) in ("frame", "series") else getattr(leaf, "nbytes", 0)

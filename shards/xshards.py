@@ -1,35 +1,32 @@
-"""XShards: a list of partitions on an engine, lazily transformed."""
+"""XShards: rows in shards on an engine, lazily transformed."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orca.core.session import active
 from orca.errors import ArgumentError, DataError
-from orca.shards import frames, pickle_folder
-from orca.shards.columns import Columns, assemble, features_and_labels
-from orca.shards.engines.base import Engine, Step
-from orca.shards.shard_formats import schema, to_arrow, to_pandas, unique
-from orca.shards.steps import Chain, Guarded, Item, StartingAt, UserStep, checked, column_names
-from orca.shards.transform_errors import one_error
-from orca.shards.tree import (
-    as_arrays,
-    cut_evenly,
-    describe,
-    join_rows,
-    kind_of,
-    pick_rows,
-    row_count,
-    take_rows,
-)
+from orca.shards import frames, operations, pickle_folder
+from orca.shards.columns import Columns, features_and_labels
+from orca.shards.engines.base import Engine, Parts, Result, Shard, Step
+from orca.shards.frames import Names
+from orca.shards.lazy_parts import LazyParts
+from orca.shards.shard_formats import schema, to_arrow, to_html, to_pandas
+from orca.shards.steps import Item
+from orca.shards.tree import as_arrays, check_alike, cut_evenly, join_rows, kind_of, row_count, take_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    import pyspark.sql
+    import ray.data
 
 
 class XShards:
-    """Rows cut into shards that lie on this machine, in Ray's object store or in Spark.
+    """Rows in shards that are stored on this machine, in Ray's object store or in Spark.
 
     >>> import numpy as np
     >>> shards = XShards.partition({"x": np.arange(6.0), "y": np.arange(6)}, num_shards=2)
@@ -39,57 +36,69 @@ class XShards:
     array([ 0.,  2.,  4.,  6.,  8., 10.])
     """
 
-    def __init__(self, engine: Engine, parts: Any, pending: tuple[Step, ...] = ()) -> None:
-        self._engine = engine
-        self._parts = parts
-        self._pending = pending
-        self._cached = False
-        self._rows: list[int] | None = None
+    def __init__(self, engine: Engine, parts: Parts) -> None:
+        self._lazy = LazyParts(engine, parts)
 
-    # Making
+    @staticmethod
+    def _of(lazy: LazyParts) -> XShards:
+        shards = XShards(lazy.engine, lazy.stored)
+        shards._lazy = lazy
+        return shards
+
+    # Constructors
 
     @staticmethod
     def partition(data: Any, num_shards: int | None = None) -> XShards:
-        """Cut arrays (also nested in dicts, lists and tuples), a DataFrame or an Arrow table into even shards."""
+        """Split data of this process evenly into shards.
+
+        Args:
+            data: Arrays (also nested in dicts, lists and tuples), a DataFrame or an Arrow table.
+            num_shards: Number of shards, at most one per row. Default: the number of cores.
+
+        Raises:
+            ArgumentError: If `num_shards` is less than 1 or more than the rows.
+            DataError: If the arrays have different numbers of rows.
+        """
         context = active()
         data = as_arrays(data)
-        rows = row_count(data)
-        if num_shards is not None and num_shards < 1:
-            raise ArgumentError(f"num_shards={num_shards!r}: expected at least 1.")
-        if num_shards is not None and num_shards > max(rows, 1):
-            raise ArgumentError(f"num_shards={num_shards} is more than the {rows} rows. Use at most {max(rows, 1)}.")
-        count = num_shards or max(1, min(context.cores, rows))
+        count = operations.shard_count(num_shards, row_count(data), context.cores)
         return XShards(context.engine, context.engine.put(cut_evenly(data, count)))
 
     @staticmethod
-    def from_shards(shards: Sequence[Any]) -> XShards:
-        """Take ready-made shards, of any sizes, in this order. All must have the same structure and dtypes."""
-        ready = [as_arrays(shard) for shard in shards]
-        if not ready:
-            raise ArgumentError("from_shards was given no shard. Give a list with at least one.")
-        expected = describe(ready[0])
-        for index, shard in enumerate(ready):
-            row_count(shard)
-            if describe(shard) != expected:
-                raise DataError(f"Shard {index} has {describe(shard)}, shard 0 has {expected}. Make them alike.")
+    def from_shards(shards: Sequence[Shard]) -> XShards:
+        """Create XShards from a list of shards, of any sizes, in this order.
+
+        Raises:
+            ArgumentError: If the list is empty.
+            DataError: If the shards differ in structure or dtypes.
+        """
+        arrays = [as_arrays(shard) for shard in shards]
+        if not arrays:
+            raise ArgumentError("from_shards received an empty list. Give at least one shard.")
+        check_alike(arrays)
         engine = active().engine
-        return XShards(engine, engine.put(ready))
+        return XShards(engine, engine.put(arrays))
 
     @staticmethod
-    def from_pandas(frame: Any, num_shards: int | None = None) -> XShards:
-        """Cut a pandas DataFrame into shards."""
+    def from_pandas(frame: pd.DataFrame, num_shards: int | None = None) -> XShards:
+        """Split a pandas DataFrame evenly into shards; see `partition`."""
         return XShards.partition(frames.frame_of(frame, "from_pandas"), num_shards)
 
     @staticmethod
-    def from_arrow(table: Any, num_shards: int | None = None) -> XShards:
-        """Cut an Arrow table into shards of Arrow tables."""
+    def from_arrow(table: pa.Table, num_shards: int | None = None) -> XShards:
+        """Split an Arrow table evenly into shards of Arrow tables; see `partition`."""
         if kind_of(table) != "table":
             raise DataError(f"from_arrow takes a pyarrow.Table; received a {type(table).__name__}.")
         return XShards.partition(table, num_shards)
 
     @staticmethod
-    def from_spark_df(frame: Any, columns: Sequence[str] | None = None) -> XShards:
-        """One shard (a pandas DataFrame) per partition of a Spark DataFrame; nothing runs yet."""
+    def from_spark_df(frame: pyspark.sql.DataFrame, columns: Sequence[str] | None = None) -> XShards:
+        """Create one shard, a pandas DataFrame, per partition of a Spark DataFrame. Lazy.
+
+        Args:
+            frame: The Spark DataFrame.
+            columns: Columns to read. Default: all.
+        """
         from orca.shards.engines.spark_frames import frame_to_parts
         from orca.shards.moves import engine_by_name
 
@@ -97,8 +106,8 @@ class XShards:
         return XShards(engine, frame_to_parts(frame, columns, to_pandas))
 
     @staticmethod
-    def from_ray_dataset(dataset: Any, as_arrow: bool = False) -> XShards:
-        """One shard (a pandas DataFrame or Arrow table) per block of a Ray Dataset, by reference."""
+    def from_ray_dataset(dataset: ray.data.Dataset, as_arrow: bool = False) -> XShards:
+        """Create one shard, a pandas DataFrame or an Arrow table, per block of a Ray Dataset, without moving rows."""
         from orca.shards.engines.ray_datasets import dataset_to_parts
         from orca.shards.moves import engine_by_name
 
@@ -106,8 +115,8 @@ class XShards:
         return shards if as_arrow else shards.transform_shard(to_pandas)
 
     @staticmethod
-    def from_rdd(rdd: Any) -> XShards:
-        """One shard per partition of an RDD; its records (arrays, or lists, tuples or dicts of them) are stacked."""
+    def from_rdd(rdd: pyspark.RDD) -> XShards:
+        """Create one shard per partition of an RDD; its records (arrays, or lists, tuples or dicts) are stacked."""
         from orca.shards.engines.spark_frames import rdd_to_parts
         from orca.shards.moves import engine_by_name
 
@@ -115,7 +124,15 @@ class XShards:
 
     @staticmethod
     def load_pickle(path: str, minPartitions: int | None = None) -> XShards:
-        """Read what `save_pickle` wrote. Unpickling runs code: only read files that you trust."""
+        """Read what `save_pickle` wrote. Unpickling runs code: only read files that you trust.
+
+        Args:
+            path: The folder, on any fsspec path.
+            minPartitions: Repartition into this many shards if fewer were saved.
+
+        Raises:
+            DataError: If the folder holds no saved shards, or not all of them.
+        """
         engine = active().engine
         paths = pickle_folder.listing(path)
         shards = XShards(engine, engine.put([[file] for file in paths])).transform_shard(pickle_folder.read)
@@ -125,359 +142,257 @@ class XShards:
 
     @property
     def engine(self) -> Engine:
-        return self._engine
+        return self._lazy.engine
 
     @property
-    def parts(self) -> Any:
+    def parts(self) -> Parts:
         """The engine's handle to the shards, with all pending transformations done or planned."""
-        if self._pending:
-            with one_error():
-                self._parts = self._engine.map(self._parts, Chain(self._pending))
-            self._pending = ()
-        return self._parts
+        return self._lazy.parts
 
     def cache(self) -> XShards:
         """Compute the shards and keep them, so that no later step repeats the work."""
-        with one_error():
-            self._parts = self._engine.cache(self.parts)
-        self._cached = True
+        self._lazy.cache()
         return self
 
     def uncache(self) -> XShards:
-        """Let the engine drop kept shards; on local and Ray shards live as long as somebody holds them."""
-        if self._engine.name == "spark":
-            self._engine.free(self._parts)
-        self._cached = False
+        """Let the engine drop cached shards that it can recompute (on Spark)."""
+        self._lazy.uncache()
         return self
 
     def is_cached(self) -> bool:
-        return self._cached
+        return self._lazy.cached
 
-    def compute(self) -> XShards:
-        """Run all pending work now."""
-        return self.cache()
+    compute = cache
 
     def free(self) -> None:
-        """Give the shards up at once instead of with the last reference."""
-        self._engine.free(self._parts)
+        """Release the shards now instead of with the last reference."""
+        self._lazy.engine.free(self._lazy.stored)
 
     def release(self) -> None:
-        """Free shards that were made for one call."""
+        """Free shards that were created for one call."""
         self.free()
 
-    def shares_parts(self, other: Any) -> bool:
+    def shares_parts(self, other: object) -> bool:
         """Whether another XShards holds the very same shards."""
-        return isinstance(other, XShards) and other._parts is self._parts
+        return isinstance(other, XShards) and other._lazy.stored is self._lazy.stored
 
     def handles(self) -> Any:
-        """What a rank needs to open the shards."""
-        return self._engine.handles(self.parts)
+        """Return what a rank needs to open the shards."""
+        return self.engine.handles(self.parts)
 
     def num_partitions(self) -> int:
-        return self._engine.count(self._parts)
+        return self._lazy.count
 
     def shard_rows(self) -> list[int]:
-        """Number of rows of each shard."""
-        if self._rows is None:
-            with one_error():
-                self._rows = self._engine.rows(self.parts)
-        return self._rows
+        """Return the number of rows of each shard."""
+        return self._lazy.rows()
 
     def __len__(self) -> int:
         return sum(self.shard_rows())
 
     def __repr__(self) -> str:
-        return f"<XShards: {self.num_partitions()} partitions on the {self._engine.name} engine>"
+        return f"<XShards: {self.num_partitions()} partitions on the {self.engine.name} engine>"
 
     def _repr_html_(self) -> str:
-        head = take_rows(self.first(), 0, 5)
-        table = head._repr_html_() if hasattr(head, "_repr_html_") else f"<pre>{describe(as_arrays(head))}</pre>"
-        return f"<p>{self!r}"[:-1].replace("<XShards", "XShards") + f"</p>{table}"
+        return f"<p>{repr(self)[1:-1]}</p>{to_html(take_rows(self.first(), 0, 5))}"
 
-    # Bringing rows here
+    # Bringing rows into this process
 
-    def collect(self) -> list[Any]:
-        """Bring all shards into this process, as a list."""
-        with one_error():
-            return self._engine.gather(self.parts)
+    def collect(self) -> list[Shard]:
+        """Return all shards as a list."""
+        return self._lazy.gather()
 
-    def first(self) -> Any:
-        """Bring the first shard into this process."""
-        with one_error():
-            return self._engine.take(self.parts, 1)[0]
+    def first(self) -> Shard:
+        """Return the first shard."""
+        return self.take(1)[0]
 
-    def take(self, count: int) -> list[Any]:
-        """Bring the first shards into this process."""
-        with one_error():
-            return self._engine.take(self.parts, count)
+    def take(self, count: int) -> list[Shard]:
+        """Return the first `count` shards."""
+        return self._lazy.take(count)
 
-    def head(self, count: int = 5) -> Any:
-        """Bring the first rows into this process, in the shards' own form."""
-        needed = next(
-            (index + 1 for index, rows in enumerate(itertools.accumulate(self.shard_rows())) if rows >= count),
-            self.num_partitions(),
-        )
-        cut = self.transform_shard(take_rows, 0, count)
-        return take_rows(join_rows(cut.take(needed)), 0, count)
+    def head(self, count: int = 5) -> Shard:
+        """Return the first `count` rows, in the format of the shards."""
+        return operations.head(self._lazy, count)
 
-    def inspect(self, fn: Callable[[Any], Any]) -> Any:
-        """Run `fn` on the first shard where it lies and return its (small) result."""
-        with one_error():
-            return self._engine.inspect(self.parts, fn)
+    def inspect(self, fn: Callable[[Shard], Result]) -> Result:
+        """Return the (small) result of `fn` on the first shard, computed where the shard is stored."""
+        return self._lazy.inspect(fn)
 
-    def walk(self, fn: Callable[[Any], Any]) -> Iterator[Any]:
-        """The (small) results of `fn` on one shard after another, where they lie; those not reached stay pending."""
-        low = 0
-        while low < self.num_partitions():
-            high = max(self._engine.at_once, 4 * low)
-            yield from self._looked(fn, low, high)
-            low = high
-
-    def _looked(self, fn: Callable[[Any], Any], low: int, high: int) -> Iterator[Any]:
-        if not isinstance(self._parts, list):
-            with one_error():
-                found = self._engine.take(self._engine.map(self.parts, lambda index, shard: fn(shard)), high)
-            yield from found[low:]
-            return
-        self._begin(high)
-        for part in self._parts[low:high]:
-            with one_error():
-                found = self._engine.inspect([part], fn)
-            yield found
-
-    def _begin(self, count: int) -> None:
-        """Do the pending steps on the first shards of a list, and let them stay pending for the others."""
-        last = self._pending[0] if len(self._pending) == 1 else None
-        low = last.first if isinstance(last, StartingAt) else 0
-        if not self._pending or low >= count:
-            return
-        chain = Chain(self._pending)
-        with one_error():
-            made = self._engine.map(self._parts[low:count], lambda index, shard: chain(low + index, shard))
-        self._parts = [*self._parts[:low], *made, *self._parts[count:]]
-        self._pending = (StartingAt(count, last.step if isinstance(last, StartingAt) else chain),)
+    def walk(self, fn: Callable[[Shard], Result]) -> Iterator[Result]:
+        """Yield the (small) result of `fn` on one shard after another; shards that are not reached stay pending."""
+        return self._lazy.walk(fn)
 
     def to_numpy(self) -> Any:
-        """Bring all rows into this process as one structure of arrays."""
+        """Return all rows as one structure of arrays."""
         return join_rows(self.collect())
 
-    def to_pandas(self) -> Any:
-        """Bring all rows into this process as one pandas DataFrame."""
-        return join_rows(self.transform_shard(to_pandas).collect())
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows as one pandas DataFrame."""
+        frame: pd.DataFrame = join_rows(self.transform_shard(to_pandas).collect())
+        return frame
 
-    def concat_to_pdf(self) -> Any:
-        """Bring all rows into this process as one pandas DataFrame."""
-        return self.to_pandas()
+    concat_to_pdf = to_pandas
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Shard]:
         return iter(self.collect())
 
-    # Working where the rows lie
+    # Transformations, where the rows are stored
 
-    def transform_shard(self, fn: Callable[..., Any], *args: Any) -> XShards:
-        """Run ``fn(shard, *args)`` on every shard; nothing happens until the result is needed."""
+    def transform_shard(self, fn: Callable[..., Shard], *args: Any) -> XShards:
+        """Run ``fn(shard, *args)`` on every shard. Lazy: nothing runs until the result is needed.
+
+        Args:
+            fn: A function that takes a shard and returns a new one of any kind.
+            args: Further arguments of `fn`.
+
+        Raises:
+            TransformError: When the result is needed, if `fn` fails on a shard; the message names the shard.
+        """
         if not callable(fn):
             raise ArgumentError(f"transform_shard takes a function of a shard; received {fn!r}.")
-        return self._map(UserStep(fn, args))
+        return self._of(self._lazy.apply(fn, *args))
 
-    def _map(self, step: Step) -> XShards:
-        return XShards(self._engine, self._parts, (*self._pending, step))
+    def transform_with_index(self, step: Step) -> XShards:
+        """Run ``step(index, shard)`` on every shard. Lazy, as `transform_shard`."""
+        return self._of(self._lazy.map(step))
 
     def __getitem__(self, key: Any) -> XShards:
-        """One entry of dict shards, or one or several columns of frames."""
+        """Select one entry of dict shards, or one or several columns of DataFrames."""
         return self.transform_shard(Item(key))
 
-    def select(self, columns: str | Sequence[str]) -> XShards:
+    def select(self, columns: Names) -> XShards:
         """Keep only these columns."""
-        wanted = frames.names(columns)
-        return self.transform_shard(lambda frame: checked(frame, wanted, "select")[wanted])
+        return self._of(operations.select(self._lazy, columns))
 
     def repartition(self, num_partitions: int) -> XShards:
-        """Cut the same rows, in the same order, into shards of even size."""
-        if num_partitions < 1:
-            raise ArgumentError(f"num_partitions={num_partitions!r}: expected at least 1.")
-        starts = [0, *itertools.accumulate(self.shard_rows())]
-        cuts = [starts[-1] * index // num_partitions for index in range(num_partitions + 1)]
+        """Split the same rows, in the same order, into `num_partitions` shards of even size."""
+        return self._of(operations.repartition(self._lazy, num_partitions))
 
-        def split(index: int, shard: Any) -> list[Any]:
-            borders = [min(max(cut - starts[index], 0), starts[index + 1] - starts[index]) for cut in cuts]
-            return [take_rows(shard, low, high) for low, high in itertools.pairwise(borders)]
+    def partition_by(self, cols: Names, num_partitions: int | None = None) -> XShards:
+        """Bring rows with equal values in `cols` into the same of `num_partitions` shards (default: as many as now)."""
+        return self._of(operations.partition_by(self._lazy, cols, num_partitions))
 
-        return self._shuffle(split, _concat, num_partitions)
+    def sort_values(self, col_names: Names, ascending: bool | Sequence[bool] = True) -> XShards:
+        """Sort all rows across shards, with a stable sort; rows without a value come last.
 
-    def partition_by(self, cols: str | Sequence[str], num_partitions: int | None = None) -> XShards:
-        """Bring rows with equal values in these columns into the same shard."""
-        columns = frames.names(cols)
-        count = num_partitions or self.num_partitions()
-
-        def split(index: int, shard: Any) -> list[Any]:
-            frame = checked(shard, columns, "partition_by")
-            return frames.split_by(frame, frames.bucket(frame, columns, count), count)
-
-        return self._shuffle(split, _concat, count)
-
-    def sort_values(self, col_names: str | Sequence[str], ascending: bool | Sequence[bool] = True) -> XShards:
-        """Sort all rows by columns: the shards one after the other are the sorted frame. Stable."""
-        columns = frames.names(col_names)
-        upward = [ascending] * len(columns) if isinstance(ascending, bool) else list(ascending)
-        if len(upward) != len(columns):
-            raise ArgumentError(f"ascending={ascending!r} has not one entry for each of {columns}.")
-        count = self.num_partitions()
-        source = self.cache() if self._engine.name == "spark" else self
-        samples = source.transform_shard(
-            lambda frame: frames.sort_sample(checked(frame, columns, "sort_values"), columns[0])
-        ).collect()
-        known = np.sort(np.concatenate(samples)) if samples else np.empty(0, object)
-        places = np.linspace(0, len(known), count + 1).astype(int)[1:-1]
-        borders = known[places[places < len(known)]] if len(known) else np.empty(0, object)
-
-        def split(index: int, frame: Any) -> list[Any]:
-            target = frames.sort_targets(frame, columns[0], borders, upward[0])
-            return frames.split_by(frame, target, len(borders) + 1)
-
-        def join(index: int, pieces: list[Any]) -> Any:
-            return join_rows(pieces).sort_values(columns, ascending=upward, kind="stable", ignore_index=True)
-
-        return source._shuffle(split, join, len(borders) + 1)
-
-    def group_by(self, columns: str | Sequence[str], agg: Any = None, join: bool = False) -> XShards:
-        """Group all rows by columns and aggregate as pandas does; without `agg` count the rows (``size``).
-
-        With ``join=True`` every row is kept and gets the values of its group.
+        Args:
+            col_names: One column name or several.
+            ascending: One direction for all columns, or a list with one per column.
         """
-        keys = frames.names(columns)
-        return self.partition_by(keys).transform_shard(frames.aggregate, keys, agg, join)
+        return self._of(operations.sort_values(self._lazy, col_names, ascending))
 
-    def merge(
-        self, right: XShards, how: str = "inner", on: str | Sequence[str] | None = None, **options: Any
-    ) -> XShards:
-        """Join two XShards of frames as pandas.merge does; ``left_on``, ``right_on`` and ``suffixes`` too."""
-        if how == "cross":
-            raise ArgumentError('how="cross" would pair all rows with all rows; it is not offered on shards.')
-        shared = frames.names(on)
-        if not shared and "left_on" not in options:
-            mine, theirs = self.inspect(column_names), right.inspect(column_names)
-            shared = [name for name in mine if name in theirs]
-            if not shared:
-                raise DataError(f"merge: no column in common. Left: {mine}. Right: {theirs}. Give on=.")
-        left_keys = shared or frames.names(options.get("left_on"))
-        right_keys = shared or frames.names(options.get("right_on"))
-        count = max(self.num_partitions(), right.num_partitions())
-        how_to = {**options, "how": how, **({"on": shared} if shared else {})}
-        pairs = self.partition_by(left_keys, count).zip(right.partition_by(right_keys, count))
-        return pairs.transform_shard(lambda pair: frames.pandas().merge(*pair, **how_to))
+    def group_by(self, columns: Names, agg: Any = None, join: bool = False) -> XShards:
+        """Group all rows by columns and aggregate as pandas does.
+
+        Args:
+            columns: One column name or several.
+            agg: Aggregations as for ``DataFrameGroupBy.agg``. Default: the number of rows, as column ``size``.
+            join: Keep every row and add the values of its group.
+        """
+        return self._of(operations.group_by(self._lazy, columns, agg, join))
+
+    def merge(self, right: XShards, how: str = "inner", on: Names | None = None, **options: Any) -> XShards:
+        """Join two XShards of DataFrames as ``pandas.merge`` does.
+
+        Args:
+            right: The XShards to join with.
+            how: "inner", "left", "right" or "outer".
+            on: Columns to join on. Default: all that both have.
+            options: Further options of ``pandas.merge``, such as ``left_on``, ``right_on`` and ``suffixes``.
+
+        Raises:
+            ArgumentError: If `how` is "cross".
+            DataError: If there is no column to join on.
+        """
+        return self._of(operations.merge(self._lazy, right._lazy, how, on, options))
 
     def zip(self, other: XShards) -> XShards:
-        """Pair the shards of two XShards; both must have the same number of shards and of rows in each."""
-        if self.num_partitions() != other.num_partitions():
-            raise ArgumentError(
-                f"zip: {self.num_partitions()} shards cannot be paired with {other.num_partitions()}. "
-                "Repartition one of them."
-            )
-        moved = other.to_engine(self._engine)
-        with one_error():
-            return XShards(self._engine, self._engine.zip(self.parts, moved.parts))
+        """Pair the shards of two XShards, which need the same number of shards and of rows in each.
+
+        Raises:
+            ArgumentError: If the numbers of shards differ.
+        """
+        return self._of(operations.pair(self._lazy, other._lazy))
 
     def split(self) -> list[XShards]:
-        """Take shards that are lists or tuples apart: one XShards per entry."""
-        count = self.inspect(lambda shard: len(shard) if isinstance(shard, list | tuple) else -1)
-        if count < 0:
-            raise DataError("split works on shards that are lists or tuples.")
-        return [self[index] for index in range(count)]
+        """Split shards that are lists or tuples into one XShards per entry."""
+        return [self[index] for index in range(operations.entry_count(self._lazy))]
 
     def deduplicates(self) -> XShards:
         """Keep the first of rows that are equal in all columns."""
-        columns = self.inspect(column_names)
-        return self.partition_by(columns).transform_shard(lambda frame: frame.drop_duplicates(ignore_index=True))
-
-    def unique(self) -> np.ndarray[Any, Any]:
-        """The different values of one-column shards, in order of appearance, brought into this process."""
-        found = self.transform_shard(unique).collect()
-        return unique(np.concatenate(found))
+        return self._of(operations.deduplicate(self._lazy))
 
     def sample(self, frac: float, replace: bool = False, seed: int = 0) -> XShards:
-        """A random part of every shard, the same for the same seed on every engine."""
-        if frac < 0 or (frac > 1 and not replace):
-            raise ArgumentError(f"frac={frac!r}: expected 0 to 1, or replace=True.")
+        """Draw a random part of every shard; the same seed gives the same rows on every engine.
 
-        def pick(index: int, shard: Any) -> Any:
-            rows = row_count(shard)
-            rng = np.random.default_rng([seed, index])
-            return pick_rows(shard, rng.choice(rows, round(frac * rows), replace=replace) if rows else np.arange(0))
+        Args:
+            frac: Fraction of the rows, 0 to 1; more with `replace`.
+            replace: Draw with replacement.
+            seed: Seed of the random numbers.
+        """
+        return self._of(operations.sample(self._lazy, frac, replace, seed))
 
-        return self._map(pick)
-
-    def drop_missing_value(self, columns: str | Sequence[str] | None = None) -> XShards:
-        """Drop rows with a missing value (in these columns)."""
-        wanted = frames.names(columns)
-        return self.transform_shard(
-            lambda frame: checked(frame, wanted, "drop_missing_value").dropna(subset=wanted or None, ignore_index=True)
-        )
+    def drop_missing_value(self, columns: Names | None = None) -> XShards:
+        """Drop rows with a missing value in `columns`, by default in any."""
+        return self._of(operations.drop_missing(self._lazy, columns))
 
     # Small results over all rows
 
-    def describe(self, columns: str | Sequence[str] | None = None) -> Any:
-        """Count, mean, standard deviation, minimum and maximum of numeric columns over all shards."""
-        wanted = frames.names(columns)
-        return frames.merge_moments(
-            self.transform_shard(lambda f: frames.moments(checked(f, wanted, "describe"), wanted)).collect()
-        )
+    def unique(self) -> np.ndarray[Any, Any]:
+        """Return the distinct values of one-column shards, in order of appearance."""
+        return operations.unique(self._lazy)
 
-    def max_values(self, columns: str | Sequence[str]) -> Any:
-        """The largest value of each column over all shards: one value for one name, else a dict."""
-        wanted = frames.names(columns)
-        found = self.transform_shard(lambda f: checked(f, wanted, "max_values")[wanted].max().to_frame().T).collect()
-        best = frames.pandas().concat(found).max()
-        values = {name: best[name].item() if hasattr(best[name], "item") else best[name] for name in wanted}
-        return values[columns] if isinstance(columns, str) else values
+    def describe(self, columns: Names | None = None) -> pd.DataFrame:
+        """Return count, mean, std, min and max of `columns`, by default of all numeric ones."""
+        table: pd.DataFrame = operations.describe(self._lazy, columns)
+        return table
 
-    def get_null_sum(self, columns: str | Sequence[str] | None = None) -> dict[str, int]:
-        """How many values are missing in each column over all shards."""
-        wanted = frames.names(columns)
-        found = self.transform_shard(
-            lambda f: (checked(f, wanted, "get_null_sum")[wanted] if wanted else f).isna().sum()
-        ).collect()
-        return {str(name): int(sum(part[name] for part in found)) for name in found[0].index}
+    def max_values(self, columns: Names) -> Any:
+        """Return the largest value of each column: one value for one name, else a dict by name."""
+        return operations.max_values(self._lazy, columns)
+
+    def get_null_sum(self, columns: Names | None = None) -> dict[str, int]:
+        """Count the missing values of each of `columns`, by default of all."""
+        return operations.null_counts(self._lazy, columns)
 
     def get_schema(self) -> dict[str, Any]:
-        """Columns and dtypes of frames, or names and dtypes with row shapes of arrays."""
+        """Return columns and dtypes of DataFrames, or names and dtypes with row shapes of arrays."""
         return dict(self.inspect(schema))
 
-    # Getting ready for models
+    # Features and labels
 
     def assembleFeatureLabelCols(self, featureCols: Columns, labelCols: Columns) -> XShards:
-        """Turn frames into ``{"x": [one array per column], "y": …}``; see `stack_feature_labels`."""
-
-        def assembled(frame: Any) -> Any:
-            x = assemble(frame, featureCols, "featureCols", together=False)
-            y = assemble(frame, labelCols, "labelCols", together=False)
-            return {"x": list(x) if isinstance(x, tuple) else x, "y": list(y) if isinstance(y, tuple) else y}
-
-        return self.transform_shard(assembled)
+        """Turn DataFrames into ``{"x": [one array per column], "y": …}``; see `stack_feature_labels`."""
+        return self._of(operations.assemble_lists(self._lazy, featureCols, labelCols))
 
     def stack_feature_labels(self) -> XShards:
-        """Make matrices of lists of single-number columns in ``{"x": […], "y": […]}``."""
-
-        def stacked(entry: Any) -> Any:
-            flat_columns = isinstance(entry, list | tuple) and all(np.ndim(array) == 1 for array in entry)
-            return np.stack(entry, axis=1) if flat_columns else entry
-
-        return self.transform_shard(lambda shard: {key: stacked(entry) for key, entry in shard.items()})
+        """Turn lists of single-number columns in ``{"x": […], "y": […]}`` into matrices."""
+        return self._of(operations.stack_lists(self._lazy))
 
     def to_features(
         self, feature_cols: Columns, label_cols: Columns, together: bool = True, weight_col: str | None = None
     ) -> XShards:
-        """Turn shards with named columns into ``{"x": …, "y": …}`` as `columns.assemble` says."""
+        """Turn shards with named columns into ``{"x": …, "y": …, "w": …}``.
 
+        Args:
+            feature_cols: Columns of the features; a list in the list is an input of its own.
+            label_cols: Columns of the labels, or None.
+            together: Make one matrix of several single-number columns instead of several inputs.
+            weight_col: The column of the row weights, or None.
+        """
         return self.transform_shard(features_and_labels, feature_cols, label_cols, together, weight_col)
 
-    # Leaving
+    # Saving and moving
 
     def save_pickle(self, path: str) -> XShards:
-        """Write every shard to a file of a folder on any fsspec path, from where the shards lie."""
+        """Write every shard, from where it is stored, to a file of the folder `path`, an fsspec path.
+
+        Raises:
+            DataError: If the folder holds anything other than saved shards, which are replaced.
+        """
         pickle_folder.prepare(path)
-        written = self._map(lambda index, shard: np.array([pickle_folder.write(path, index, shard)])).collect()
-        pickle_folder.commit(path, len(written))
+        sizes = self._lazy.map(lambda index, shard: np.array([pickle_folder.write(path, index, shard)])).gather()
+        pickle_folder.commit(path, len(sizes))
         return self
 
     def to_engine(self, engine: Engine | str) -> XShards:
@@ -485,27 +400,17 @@ class XShards:
         from orca.shards.moves import engine_by_name
 
         target = engine_by_name(engine) if isinstance(engine, str) else engine
-        if target.name == self._engine.name:
-            return self
-        return XShards(target, target.put(self.collect()))
+        return self if target.name == self.engine.name else self._of(self._lazy.to_engine(target))
 
-    def to_spark_df(self) -> Any:
-        """A Spark DataFrame of all rows; the shards go by Arrow, not row by row."""
+    def to_spark_df(self) -> pyspark.sql.DataFrame:
+        """Return a Spark DataFrame of all rows; the shards are sent as Arrow, not row by row."""
         from orca.shards.engines.spark_frames import parts_to_frame
 
         shards = self.transform_shard(to_arrow).to_engine("spark")
         return parts_to_frame(shards.parts, shards.inspect(lambda table: table.schema))
 
-    def to_ray_dataset(self) -> Any:
-        """A Ray Dataset of all rows, one block per shard."""
+    def to_ray_dataset(self) -> ray.data.Dataset:
+        """Return a Ray Dataset of all rows, one block per shard."""
         from orca.shards.engines.ray_datasets import parts_to_dataset
 
         return parts_to_dataset(self.transform_shard(to_arrow).to_engine("ray").parts)
-
-    def _shuffle(self, split: Any, join: Any, count: int) -> XShards:
-        with one_error():
-            return XShards(self._engine, self._engine.shuffle(self.parts, Guarded(split), Guarded(join), count))
-
-
-def _concat(index: int, pieces: list[Any]) -> Any:
-    return join_rows(pieces)

@@ -1,1 +1,1 @@
-"""Where shards lie: one file per engine, each with the same few verbs."""
+"""Engines: where shards are stored, one file per engine, with the same few verbs."""

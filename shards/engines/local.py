@@ -1,4 +1,4 @@
-"""Shards in mapped files of this machine, shared by all its processes."""
+"""The local engine: shards in mapped files, shared by all processes of this machine."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from orca.shards import store
-from orca.shards.engines.base import Engine, Join, Split, Step
+from orca.shards.engines.base import Engine, Join, Result, Shard, Split, Step
 from orca.shards.packing import write_file
 from orca.shards.tree import length_of
 
-Work = Callable[[int], Any]
-"""Makes the new shard of a number."""
+Work = Callable[[int], Shard]
+"""Computes the new shard of an index."""
 
 
 def _make_share(context: Any, work: Work, count: int, folder: str) -> list[tuple[int, str, int]]:
-    """Run on a rank: make every world-th new shard and write it to the driver's folder."""
-    made = []
+    """Compute, on a rank, every world-th new shard and write it to the driver's folder."""
+    files = []
     for index in range(context.place.rank, count, context.place.world):
         result = work(index)
         path = store.new_path(folder)
         write_file(path, result)
-        made.append((index, path, length_of(result)))
-    return made
+        files.append((index, path, length_of(result)))
+    return files
 
 
 class LocalEngine(Engine):
@@ -36,7 +36,7 @@ class LocalEngine(Engine):
         self._gang = gang
         self._cores = self.at_once = cores
 
-    def put(self, shards: Sequence[Any]) -> list[store.FileShard]:
+    def put(self, shards: Sequence[Shard]) -> list[store.FileShard]:
         return [store.keep(shard) for shard in shards]
 
     def map(self, parts: list[store.FileShard], step: Step) -> list[store.FileShard]:
@@ -46,17 +46,17 @@ class LocalEngine(Engine):
         return self._make(lambda index: (left[index].load(), right[index].load()), len(left))
 
     def shuffle(self, parts: list[store.FileShard], split: Split, join: Join, count: int) -> list[store.FileShard]:
-        # The pieces of one shard go into one file; reading piece j of it touches only that piece's pages.
+        # The pieces of one shard are written to one file; reading piece j touches only the pages of that piece.
         pieces = self.map(parts, split)
         return self._make(lambda index: join(index, [piece.load()[index] for piece in pieces]), count)
 
-    def gather(self, parts: list[store.FileShard]) -> list[Any]:
+    def gather(self, parts: list[store.FileShard]) -> list[Shard]:
         return [part.load() for part in parts]
 
-    def take(self, parts: list[store.FileShard], count: int) -> list[Any]:
+    def take(self, parts: list[store.FileShard], count: int) -> list[Shard]:
         return [part.load() for part in parts[:count]]
 
-    def inspect(self, parts: list[store.FileShard], fn: Callable[[Any], Any]) -> Any:
+    def inspect(self, parts: list[store.FileShard], fn: Callable[[Shard], Result]) -> Result:
         return fn(parts[0].load())
 
     def rows(self, parts: list[store.FileShard]) -> list[int]:
@@ -78,5 +78,5 @@ class LocalEngine(Engine):
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        made = sorted((entry for share in shares for entry in share), key=lambda entry: entry[0])
-        return [store.FileShard(path, rows) for _, path, rows in made]
+        files = sorted((entry for share in shares for entry in share), key=lambda entry: entry[0])
+        return [store.FileShard(path, rows) for _, path, rows in files]

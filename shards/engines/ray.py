@@ -1,4 +1,4 @@
-"""Shards as objects of Ray's store; work runs as Ray tasks, which Ray repeats if a worker or node is lost."""
+"""The Ray engine: shards in Ray's object store, work as Ray tasks, which Ray retries if a worker or node is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import cloudpickle
 
-from orca.shards.engines.base import Engine, Join, Split, Step
+from orca.shards.engines.base import Engine, Join, Result, Shard, Split, Step
 from orca.shards.tree import length_of
 
 _RETRIES = 3
@@ -16,8 +16,10 @@ _RETRIES = 3
 
 @dataclass(frozen=True)
 class RayShard:
-    """A reference to a shard in the object store, and one to its number of rows (or the number itself, or None if
-    nobody has counted them yet: that takes a task, and many uses do without)."""
+    """A shard in the object store and its number of rows: a reference, the number, or None.
+
+    None means not counted yet: that takes a task, and many uses do not need it.
+    """
 
     ref: Any
     row_ref: Any = None
@@ -30,39 +32,39 @@ class RayShard:
         return count if isinstance(count, int) else int(ray.get(count))
 
     def counted(self) -> Any:
-        """The number of rows, or a reference to it."""
+        """Return the number of rows, or a reference to it."""
         import ray
 
         if self.row_ref is not None:
             return self.row_ref
         return ray.remote(length_of).options(num_cpus=0, max_retries=_RETRIES).remote(self.ref)
 
-    def load(self) -> Any:
+    def load(self) -> Shard:
         import ray
 
         return ray.get(self.ref)
 
 
-def _step(blob: bytes, index: int, shard: Any) -> tuple[Any, int]:
+def _step(blob: bytes, index: int, shard: Shard) -> tuple[Shard, int]:
     result = cloudpickle.loads(blob)(index, shard)
     return result, length_of(result)
 
 
-def _split(blob: bytes, index: int, shard: Any) -> Any:
+def _split(blob: bytes, index: int, shard: Shard) -> Any:
     pieces = cloudpickle.loads(blob)(index, shard)
     return pieces[0] if len(pieces) == 1 else tuple(pieces)
 
 
-def _join(blob: bytes, index: int, *pieces: Any) -> tuple[Any, int]:
+def _join(blob: bytes, index: int, *pieces: Shard) -> tuple[Shard, int]:
     result = cloudpickle.loads(blob)(index, list(pieces))
     return result, length_of(result)
 
 
-def _pair(left: Any, right: Any) -> tuple[Any, int]:
+def _pair(left: Shard, right: Shard) -> tuple[Shard, int]:
     return (left, right), length_of((left, right))
 
 
-def _call(blob: bytes, shard: Any) -> Any:
+def _call(blob: bytes, shard: Shard) -> Any:
     return cloudpickle.loads(blob)(shard)
 
 
@@ -75,7 +77,7 @@ class RayEngine(Engine):
     def __init__(self, rest: Callable[[], None]) -> None:
         self._rest = rest
 
-    def put(self, shards: Sequence[Any]) -> list[RayShard]:
+    def put(self, shards: Sequence[Shard]) -> list[RayShard]:
         import ray
 
         return [RayShard(ray.put(shard), length_of(shard)) for shard in shards]
@@ -89,32 +91,33 @@ class RayEngine(Engine):
         return [RayShard(*task.remote(one.ref, two.ref)) for one, two in zip(left, right, strict=True)]
 
     def shuffle(self, parts: list[RayShard], split: Split, join: Join, count: int) -> list[RayShard]:
-        cutting, blob = self._task(_split, count), self._ship(split)
-        pieces = [cutting.remote(blob, index, part.ref) for index, part in enumerate(parts)]
+        splitting, blob = self._task(_split, count), self._ship(split)
+        pieces = [splitting.remote(blob, index, part.ref) for index, part in enumerate(parts)]
         columns = [pieces] if count == 1 else list(zip(*pieces, strict=True))
         joining, blob = self._task(_join, 2), self._ship(join)
         return [RayShard(*joining.remote(blob, index, *column)) for index, column in enumerate(columns)]
 
-    def gather(self, parts: list[RayShard]) -> list[Any]:
+    def gather(self, parts: list[RayShard]) -> list[Shard]:
         import ray
 
         return list(ray.get([part.ref for part in parts]))
 
-    def take(self, parts: list[RayShard], count: int) -> list[Any]:
+    def take(self, parts: list[RayShard], count: int) -> list[Shard]:
         return self.gather(parts[:count])
 
-    def inspect(self, parts: list[RayShard], fn: Callable[[Any], Any]) -> Any:
+    def inspect(self, parts: list[RayShard], fn: Callable[[Shard], Result]) -> Result:
         import ray
 
         task = ray.remote(_call).options(num_cpus=0, max_retries=_RETRIES)
-        return ray.get(task.remote(cloudpickle.dumps(fn), parts[0].ref))
+        result: Result = ray.get(task.remote(cloudpickle.dumps(fn), parts[0].ref))
+        return result
 
     def rows(self, parts: list[RayShard]) -> list[int]:
         import ray
 
         counts = [part.counted() for part in parts]
-        told = iter(ray.get([count for count in counts if not isinstance(count, int)]))
-        return [count if isinstance(count, int) else int(next(told)) for count in counts]
+        fetched = iter(ray.get([count for count in counts if not isinstance(count, int)]))
+        return [count if isinstance(count, int) else int(next(fetched)) for count in counts]
 
     def count(self, parts: list[RayShard]) -> int:
         return len(parts)

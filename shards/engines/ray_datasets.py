@@ -1,4 +1,4 @@
-"""Ray Datasets in and out of shards, by reference."""
+"""Conversion between Ray Datasets and shards, by reference."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from orca.shards.engines.ray import RayShard
 
 
 def dataset_to_parts(dataset: Any) -> list[RayShard]:
-    """The blocks of a Dataset as Arrow tables, which stay where they are."""
+    """Return the blocks of a Dataset as Arrow tables, without moving them."""
     return [RayShard(ref) for ref in dataset.to_arrow_refs()]
 
 
 def parts_to_dataset(parts: list[RayShard]) -> Any:
-    """Shards that are Arrow tables as the blocks of a Dataset."""
+    """Return a Dataset whose blocks are shards that are Arrow tables."""
     import ray.data
 
     return ray.data.from_arrow_refs([part.ref for part in parts])

@@ -1,4 +1,4 @@
-"""Shards as the records of an RDD, one packed shard per partition; Spark recomputes what it loses."""
+"""The Spark engine: shards as records of an RDD, one packed shard per partition; Spark recomputes lost ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 
 from orca.errors import ResourceError
-from orca.shards.engines.base import Engine, Join, Split, Step
+from orca.shards.engines.base import Engine, Join, Parts, Result, Shard, Split, Step
 from orca.shards.engines.spark_frames import PackedRecords
 from orca.shards.packing import pack, unpack
 from orca.shards.tree import length_of
@@ -17,15 +17,15 @@ from orca.shards.tree import length_of
 
 @contextmanager
 def _alive() -> Iterator[None]:
-    """Say what to do if Spark's Java process ends meanwhile, of which its client knows no more than a lost line."""
+    """Say what to do if Spark's Java process ends, which its client reports only as a lost connection."""
     from py4j.protocol import Py4JNetworkError
 
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
         raise ResourceError(
-            "Spark's Java process on the driver has ended, most likely for lack of memory. Start anew with more, such "
-            'as init_orca_context(runtime="spark", memory="8g"), or spark.driver.memory in a session of your own.'
+            "Spark's Java process on the driver has ended, most likely for lack of memory. Restart with more, such as "
+            'init_orca_context(runtime="spark", memory="8g"), or spark.driver.memory in a session of your own.'
         ) from error
 
 
@@ -34,17 +34,18 @@ class SparkEngine(Engine):
 
     name = "spark"
     task_threads = 1
-    shard_bytes = 32 << 20  # Java copies a record several times on its way, each time into one piece of its heap
+    shard_bytes = 32 << 20  # Java copies a record several times in transit, each time into one contiguous array
+    recomputes = True
 
     def __init__(self, session: Any) -> None:
         self._session = session
 
-    def put(self, shards: Sequence[Any]) -> Any:
+    def put(self, shards: Sequence[Shard]) -> Parts:
         packed = [pack(shard) for shard in shards]
         with _alive():
             return self._session.sparkContext.parallelize(packed, max(1, len(packed)))
 
-    def map(self, parts: Any, step: Step) -> Any:
+    def map(self, parts: Parts, step: Step) -> Parts:
         blob = self._ship(step)
 
         def run(index: int, records: Iterator[bytes]) -> Iterator[bytes]:
@@ -54,60 +55,62 @@ class SparkEngine(Engine):
 
         return parts.mapPartitionsWithIndex(run)
 
-    def zip(self, left: Any, right: Any) -> Any:
+    def zip(self, left: Parts, right: Parts) -> Parts:
         return left.zip(right).map(lambda pair: pack((unpack(pair[0]), unpack(pair[1]))))
 
-    def shuffle(self, parts: Any, split: Split, join: Join, count: int) -> Any:
-        cutting, joining = self._ship(split), self._ship(join)
+    def shuffle(self, parts: Parts, split: Split, join: Join, count: int) -> Parts:
+        splitter, joiner = self._ship(split), self._ship(join)
 
-        def cut(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, tuple[int, bytes]]]:
-            function = cloudpickle.loads(cutting.value)
+        def split_records(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, tuple[int, bytes]]]:
+            function = cloudpickle.loads(splitter.value)
             for record in records:
                 for target, piece in enumerate(function(index, unpack(record))):
                     yield target, (index, pack(piece))
 
-        def glue(target: int, records: Iterator[tuple[int, tuple[int, bytes]]]) -> Iterator[bytes]:
-            function = cloudpickle.loads(joining.value)
+        def join_pieces(target: int, records: Iterator[tuple[int, tuple[int, bytes]]]) -> Iterator[bytes]:
+            function = cloudpickle.loads(joiner.value)
             pieces = sorted((piece for _, piece in records), key=lambda piece: piece[0])
             yield pack(function(target, [unpack(blob) for _, blob in pieces]))
 
-        return parts.mapPartitionsWithIndex(cut).partitionBy(count, lambda key: key).mapPartitionsWithIndex(glue)
+        pieces = parts.mapPartitionsWithIndex(split_records).partitionBy(count, lambda key: key)
+        return pieces.mapPartitionsWithIndex(join_pieces)
 
-    def gather(self, parts: Any) -> list[Any]:
+    def gather(self, parts: Parts) -> list[Shard]:
         with _alive():
             return [unpack(record) for record in parts.collect()]
 
-    def take(self, parts: Any, count: int) -> list[Any]:
+    def take(self, parts: Parts, count: int) -> list[Shard]:
         with _alive():
             return [unpack(record) for record in parts.take(count)]
 
-    def inspect(self, parts: Any, fn: Callable[[Any], Any]) -> Any:
+    def inspect(self, parts: Parts, fn: Callable[[Shard], Result]) -> Result:
         with _alive():
-            return parts.map(lambda record: fn(unpack(record))).first()
+            result: Result = parts.map(lambda record: fn(unpack(record))).first()
+        return result
 
-    def rows(self, parts: Any) -> list[int]:
+    def rows(self, parts: Parts) -> list[int]:
         with _alive():
             return list(parts.map(lambda record: length_of(unpack(record))).collect())
 
-    def count(self, parts: Any) -> int:
+    def count(self, parts: Parts) -> int:
         return int(parts.getNumPartitions())
 
-    def extend(self, parts: Any, more: Any) -> Any:
+    def extend(self, parts: Parts, more: Parts) -> Parts:
         return parts.union(more)
 
-    def cache(self, parts: Any) -> Any:
+    def cache(self, parts: Parts) -> Parts:
         from pyspark import StorageLevel
 
-        kept = parts.persist(StorageLevel.MEMORY_AND_DISK)
+        cached = parts.persist(StorageLevel.MEMORY_AND_DISK)
         with _alive():
-            kept.count()
-        return kept
+            cached.count()
+        return cached
 
-    def free(self, parts: Any) -> None:
+    def free(self, parts: Parts) -> None:
         if getattr(parts, "is_cached", False):
             parts.unpersist()
 
-    def handles(self, parts: Any) -> PackedRecords:
+    def handles(self, parts: Parts) -> PackedRecords:
         return PackedRecords(parts)
 
     def _ship(self, function: Callable[..., Any]) -> Any:

@@ -1,9 +1,9 @@
-"""Columns of a Spark DataFrame on their way from Java to Python: arrays of numbers as bytes, not value by value.
+"""Sends columns of a Spark DataFrame from Java to Python: arrays of numbers as bytes, not value by value.
 
-Spark writes an array into an Arrow list with one call for each value, which takes longer than all else on that way.
-But Java holds most arrays as bytes already: the number of values, a bit for each that is missing, the values. So
-these bytes are sent as they are, in a binary column, and become an Arrow list here. Arrays that Java holds in another
-form (as the results of some functions are) go as lists in a second column, which is empty otherwise.
+Spark writes an array into an Arrow list with one call per value, which takes longer than the rest of the transfer.
+But Java holds most arrays as bytes already: the number of values, a null bit for each value, the values. These bytes
+are sent unchanged, in a binary column, and become an Arrow list in Python. Arrays that Java holds in another form (the
+results of some functions) are sent as lists in a second column, which is empty otherwise.
 """
 
 from __future__ import annotations
@@ -17,35 +17,32 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 _NUMBERS = {"byte": "i1", "short": "i2", "integer": "i4", "long": "i8", "float": "f4", "double": "f8"}
-"""Spark's names of the numbers that it holds in their own width."""
+"""Spark's names of the numbers that it stores in their own width."""
 _VECTOR = "vectorudt"
 _CATALYST = "org.apache.spark.sql.catalyst.expressions"
 
 
 @dataclass(frozen=True)
 class Received:
-    """Turns the columns that Spark sends into a table of the columns that were asked for."""
+    """Turns the columns that Spark sends into a table of the requested columns."""
 
     names: tuple[str, ...]
     dtypes: tuple[str | None, ...]
-    """The numbers of a column that comes as bytes and lists; None for one that comes as it is."""
+    """The dtype of a column that is sent as bytes and lists; None for one that is sent unchanged."""
 
     def __call__(self, columns: Sequence[Any]) -> Any:
         import pyarrow as pa
 
-        given = iter(columns)
-        made = [
-            next(given) if dtype is None else as_lists(next(given), next(given), np.dtype(dtype))
+        sent_columns = iter(columns)
+        arrays = [
+            next(sent_columns) if dtype is None else as_lists(next(sent_columns), next(sent_columns), np.dtype(dtype))
             for dtype in self.dtypes
         ]
-        return pa.table(made, names=list(self.names))
+        return pa.table(arrays, names=list(self.names))
 
 
 def sent(frame: Any, names: Sequence[str]) -> tuple[list[Any], Received]:
-    """What Spark has to send for these columns of the frame, and how to read it in Python.
-
-    ML vectors become arrays.
-    """
+    """Return the columns that Spark has to send, and their reader in Python. ML vectors become arrays."""
     columns: list[Any] = []
     dtypes: list[str | None] = []
     kinds = kinds_of(frame)
@@ -59,7 +56,7 @@ def sent(frame: Any, names: Sequence[str]) -> tuple[list[Any], Received]:
 
 
 def kinds_of(frame: Any) -> dict[str, Any]:
-    """The type of each column; a schema that is asked by name looks through all of its columns for each."""
+    """Return the type of each column, as a dict: looking up one name in a Spark schema searches all its columns."""
     return {field.name: field.dataType for field in frame.schema.fields}
 
 
@@ -70,7 +67,7 @@ def _dtype(kind: Any) -> str | None:
 
 
 def plain_column(name: str, kind: Any) -> Any:
-    """A column by its name, with ML vectors turned into arrays by Spark itself."""
+    """Return a column by name; Spark itself turns ML vectors into arrays."""
     from pyspark.sql import functions
 
     column = functions.col(f"`{name}`")
@@ -82,7 +79,7 @@ def plain_column(name: str, kind: Any) -> Any:
 
 
 def _bytes_and_lists(session: Any, name: str, kind: Any) -> list[Any] | None:
-    """A column of arrays as one of bytes and one of the others; None where this Spark cannot be asked for bytes."""
+    """Return a column of arrays as one of bytes and one of lists; None if this Spark does not give access to bytes."""
     from py4j.protocol import Py4JError
     from pyspark.sql import functions
 
@@ -91,24 +88,24 @@ def _bytes_and_lists(session: Any, name: str, kind: Any) -> list[Any] | None:
         array = java.expression(functions.col(f"`{name}`"))
         dense: Any = functions.lit(True)
         if kind.typeName() == _VECTOR:
-            # A vector is a row of its kind (1 if all values are stored), its size, the places of values, the values.
+            # A vector is a row of its type (1 for dense), its size, the indices of its values, and the values.
             dense = java.column(java.call(array, "getByte", "tinyint", java.expression(functions.lit(0)))) == 1
             array = java.call(array, "getArray", "array<double>", java.expression(functions.lit(3)))
-        held = f"{_CATALYST}.UnsafeArrayData"
-        is_held = dense & java.column(java.call(java.named(held), "isInstance", "boolean", array))
-        # A copy of the array is all that its base object holds; the array itself is a piece of its row's.
-        copy = java.call(array, "copy", held)
-        as_bytes = functions.when(is_held, java.column(java.call(copy, "getBaseObject", "binary")))
+        unsafe = f"{_CATALYST}.UnsafeArrayData"
+        is_unsafe = dense & java.column(java.call(java.class_literal(unsafe), "isInstance", "boolean", array))
+        # The base object of a copy holds only the array; that of the array itself holds the whole row.
+        copy = java.call(array, "copy", unsafe)
+        as_bytes = functions.when(is_unsafe, java.column(java.call(copy, "getBaseObject", "binary")))
     except (Py4JError, AttributeError, TypeError):
         return None
-    # Empty and not missing: Spark takes time in proportion to the batch for each missing list.
+    # Empty, not null: for each null list Spark takes time in proportion to the batch.
     others = plain_column(name, kind)
     listed = "array<double>" if kind.typeName() == _VECTOR else kind
-    return [as_bytes, functions.when(is_held, functions.array().cast(listed)).otherwise(others)]
+    return [as_bytes, functions.when(is_unsafe, functions.array().cast(listed)).otherwise(others)]
 
 
 class _Java:
-    """Columns that call methods of the objects that Spark holds in Java."""
+    """Builds columns that call methods of the Java objects in Spark's rows."""
 
     def __init__(self, jvm: Any) -> None:
         self._jvm = jvm
@@ -124,35 +121,35 @@ class _Java:
 
         return Column(self._columns.column(expression))
 
-    def call(self, target: Any, method: str, gives: str, *arguments: Any) -> Any:
-        """A call of a method that gives a type of Spark's, or objects of a class."""
-        kind = self._objects(gives) if "." in gives else self._types.DataType.fromDDL(gives)
+    def call(self, target: Any, method: str, returns: str, *arguments: Any) -> Any:
+        """Call a method that returns a Spark type, or objects of a class."""
+        kind = self._objects(returns) if "." in returns else self._types.DataType.fromDDL(returns)
         return self._catalyst.objects.Invoke(
             target, method, kind, self._seq(arguments), self._seq(()), True, False, True
         )
 
-    def named(self, name: str) -> Any:
-        """A class as a value."""
+    def class_literal(self, name: str) -> Any:
+        """Return a class as a value."""
         return self._catalyst.Literal(self._jvm.java.lang.Class.forName(name), self._objects("java.lang.Class"))
 
     def _objects(self, name: str) -> Any:
         return self._types.ObjectType(self._jvm.java.lang.Class.forName(name))
 
     def _seq(self, items: Sequence[Any]) -> Any:
-        listed = self._jvm.java.util.ArrayList()
+        java_list = self._jvm.java.util.ArrayList()
         for item in items:
-            listed.add(item)
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
+            java_list.add(item)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(java_list)
 
 
 def as_lists(blobs: Any, others: Any, dtype: np.dtype[Any]) -> Any:
-    """Arrays as Java holds them, and lists where there is no such array, as one column of lists."""
+    """Combine arrays as Java holds them, and lists where such an array is null, into one column of lists."""
     import pyarrow.compute as pc
 
     if blobs.null_count == len(blobs):
         return others
-    made = _lists(blobs, dtype).cast(others.type)
-    return pc.if_else(blobs.is_valid(), made, others) if blobs.null_count else made
+    lists = _lists(blobs, dtype).cast(others.type)
+    return pc.if_else(blobs.is_valid(), lists, others) if blobs.null_count else lists
 
 
 def _lists(blobs: Any, dtype: np.dtype[Any]) -> Any:
@@ -161,7 +158,7 @@ def _lists(blobs: Any, dtype: np.dtype[Any]) -> Any:
     starts, data = _memory(blobs)
     words = data.view("i8")
     valid = np.asarray(blobs.is_valid()) if blobs.null_count else None
-    # The first word of an array is the number of its values; a row without an array has no word.
+    # The first word of an array is the number of its values; a null row has no words.
     at = starts[:-1] // 8
     counts = words[at] if valid is None else np.where(valid, words[np.minimum(at, len(words) - 1)], 0)
     flags = (counts + 63) // 64
@@ -181,7 +178,7 @@ def _lists(blobs: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _memory(blobs: Any) -> tuple[Array, Array]:
-    """Where each blob begins in the bytes of them all, and these bytes."""
+    """Return the start of each blob in the bytes of all blobs, and these bytes."""
     _, offsets, data = blobs.buffers()
     wide = "i8" if str(blobs.type) == "large_binary" else "i4"
     starts = np.frombuffer(offsets, wide)[blobs.offset : blobs.offset + len(blobs) + 1].astype("i8")
@@ -189,13 +186,13 @@ def _memory(blobs: Any) -> tuple[Array, Array]:
 
 
 def _ranges(starts: Array, lengths: Array) -> Array:
-    """The numbers of all ranges that begin at `starts`, one range after another."""
+    """Concatenate the ranges that begin at `starts`."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def _missing(words: Array, flags: Array, counts: Array) -> Array:
-    """For each value of all arrays, whether its bit is set in the flags of its array."""
-    place = _ranges(np.zeros_like(counts), counts)
-    bits: Array = words[np.repeat(flags, counts) + place // 64] >> (place % 64) & 1
+    """Return, for each value of all arrays, whether its null bit is set in the flags of its array."""
+    position = _ranges(np.zeros_like(counts), counts)
+    bits: Array = words[np.repeat(flags, counts) + position // 64] >> (position % 64) & 1
     return bits.astype(bool)

@@ -1,4 +1,4 @@
-"""Finds the line of a csv file that a reader stumbled over; slow, and only used after a failure."""
+"""Finds the line of a csv file that a reader failed on. Slow, and only used after a failure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
 def lines_before(data: Any, position: int) -> int:
-    """How many lines end before this byte."""
+    """Count the lines that end before a byte."""
     return sum(bytes(data[at : min(at + _STEP, position)]).count(b"\n") for at in range(0, position, _STEP))
 
 
 def records(data: Any, start: int, stop: int, sep: str, quote: str) -> Iterator[tuple[int, list[str]]]:
-    """Every record with the number of the line it begins on; blank lines are left out."""
+    """Yield every record with the number of the line it begins on; blank lines are skipped."""
     base = lines_before(data, start)
     lines = io.TextIOWrapper(io.BytesIO(data[start:stop]), encoding="utf-8", errors="surrogateescape", newline="")
     limit = csv.field_size_limit(sys.maxsize)
@@ -40,24 +40,24 @@ def records(data: Any, start: int, stop: int, sep: str, quote: str) -> Iterator[
 def explained(
     error: Exception, label: str, data: Any, span: tuple[int, int], names: Sequence[Any], sep: str, quote: str
 ) -> DataError:
-    """What pyarrow's reader said, with the file and its line."""
-    found = _CONVERSION.search(str(error))
-    if found and "UTF8" in str(error):
+    """Return the error of pyarrow's reader with the file and its line."""
+    match = _CONVERSION.search(str(error))
+    if match and "UTF8" in str(error):
         return undecodable(label, data, span[0])
     for line, fields in records(data, *span, sep, quote):
-        if found is None and len(fields) != len(names):
+        if match is None and len(fields) != len(names):
             text = sep.join(fields).encode("utf-8", "replace").decode()
             return DataError(f"{label}, line {line}: expected {len(names)} fields, found {len(fields)}: {text[:80]!r}.")
-        if found is not None:
-            value = fields[int(found.group(1))] if len(fields) == len(names) else None
-            if value is not None and value.strip() == (found.group(3) or "").strip():
-                name = names[int(found.group(1))]
-                return DataError(f"{label}, line {line}: column {name!r} has {value!r}, which is not {found.group(2)}.")
+        if match is not None:
+            value = fields[int(match.group(1))] if len(fields) == len(names) else None
+            if value is not None and value.strip() == (match.group(3) or "").strip():
+                name = names[int(match.group(1))]
+                return DataError(f"{label}, line {line}: column {name!r} has {value!r}, which is not {match.group(2)}.")
     return DataError(f"{label} cannot be read: {' '.join(str(error).split())}")
 
 
 def line_of_row(data: Any, span: tuple[int, int], sep: str, quote: str, row: int) -> int | None:
-    """The line that a row (counted from 0) begins on."""
+    """Return the line that a row (counted from 0) begins on."""
     for number, (line, _) in enumerate(records(data, *span, sep, quote)):
         if number == row:
             return line
@@ -65,7 +65,7 @@ def line_of_row(data: Any, span: tuple[int, int], sep: str, quote: str, row: int
 
 
 def undecodable(label: str, data: Any, start: int = 0, encoding: str = "utf-8") -> DataError:
-    """The first line whose bytes are no text."""
+    """Return an error that names the first line whose bytes are not text."""
     line = lines_before(data, start)
     for raw in io.BytesIO(data[start:]):
         line += 1
@@ -81,7 +81,7 @@ def undecodable(label: str, data: Any, start: int = 0, encoding: str = "utf-8") 
 
 
 def unclosed(label: str, data: Any, span: tuple[int, int], sep: str, quote: str) -> DataError:
-    """A quote that is opened and never closed: its record runs to the end of the file."""
+    """Return an error that names the line of a quote that is never closed: its record runs to the end of the file."""
     line = 0
     for line, _ in records(data, *span, sep, quote):  # noqa: B007
         pass
@@ -89,11 +89,11 @@ def unclosed(label: str, data: Any, span: tuple[int, int], sep: str, quote: str)
 
 
 def of_pandas(error: Exception, label: str, data: Any, sep: str, quote: str, encoding: str) -> DataError:
-    """What pandas' reader said, with the file and, if it tells, the line."""
+    """Return the error of pandas' reader with the file and, if it names one, the line."""
     text = " ".join(str(error).split())
-    found = _FIELDS.search(text)
-    if found:
-        return DataError(f"{label}, line {found.group(2)}: expected {found.group(1)} fields, found {found.group(3)}.")
+    match = _FIELDS.search(text)
+    if match:
+        return DataError(f"{label}, line {match.group(2)}: expected {match.group(1)} fields, found {match.group(3)}.")
     if isinstance(error, UnicodeError):
         return undecodable(label, data, encoding=encoding)
     if "EOF inside string" in text and len(sep) == len(quote) == 1:

@@ -1,4 +1,4 @@
-"""read_csv: csv files as shards of DataFrames; large ones are cut at line borders, so that all cores read."""
+"""read_csv: csv files as shards of DataFrames; large files are split at line ends, so that all cores read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from orca.shards.readers import schemas
 from orca.shards.readers.csv_options import CsvOptions, checked
 from orca.shards.readers.csv_parse import WORDS, Piece, header, read_group
 from orca.shards.readers.paths import PACKED, File, Paths, checked_count, contents, grouped, listing
-from orca.shards.readers.reading import counted, made_alike, own_errors, read
+from orca.shards.readers.reading import own_errors, read, unify_dtypes, with_shard_count
 from orca.shards.xshards import XShards
 
 CUT_BYTES = 32 << 20
-"""A file larger than this is cut if there are fewer files than cores."""
+"""A larger file is split if there are fewer files than cores."""
 
 
 def read_csv(
@@ -32,10 +32,24 @@ def read_csv(
     num_shards: int | None = None,
     **pandas_options: Any,
 ) -> XShards:
-    """Read csv files (a path, a list, a folder, a glob, an fsspec URL) as shards of pandas DataFrames.
+    """Read csv files as shards of pandas DataFrames, with the same columns and dtypes in all shards.
 
-    There is one shard per file, or `num_shards`. Columns and dtypes are the same in all shards. Further options
-    are those of pandas.read_csv; they hold for each file.
+    Args:
+        paths: A path, a folder, a glob, an fsspec URL, or a list of them.
+        usecols: Columns to read, as in pandas: names, positions or a function of the name.
+        dtype: One dtype, or a dict of dtypes by column. Default: inferred.
+        names: Names of the columns, for files without a header or to replace it.
+        parse_dates: Columns to read as dates, or True for the index.
+        index_col: Columns to use as the index.
+        header: Line of the header, or None, as in pandas.
+        sep: Separator of the fields.
+        num_shards: Number of shards. Default: one per file; large files are split if there are fewer than cores.
+        pandas_options: Further options of ``pandas.read_csv``, applied to each file.
+
+    Raises:
+        ArgumentError: If an option is unknown or not supported.
+        ColumnError: If a named column is missing.
+        DataError: If a file is missing or malformed, or files differ in columns or types. Names file and line.
 
     >>> import pathlib, tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -54,18 +68,18 @@ def read_csv(
     labels = [group[0].file.label for group in groups]
     with own_errors():
         shards = read(groups, read_group, options)
-        found = shards.transform_shard(schemas.kinds).collect()
-        disputed = _disputed(groups, found)
+        shard_schemas = shards.transform_shard(schemas.kinds).collect()
+        disputed = _disputed(groups, shard_schemas)
         if disputed:
-            # Cut apart, some ranges of a column looked like numbers; read whole, it would have been text.
+            # Some ranges of a column looked like numbers; read as a whole, the column would have been text.
             groups = [[replace(p, text=disputed.get(p.file.url, ())) for p in group] for group in groups]
             shards = read(groups, read_group, options)
-            found = shards.transform_shard(schemas.kinds).collect()
-        return counted(made_alike(shards, found, labels, **WORDS), num_shards)
+            shard_schemas = shards.transform_shard(schemas.kinds).collect()
+        return with_shard_count(unify_dtypes(shards, shard_schemas, labels, **WORDS), num_shards)
 
 
 def _plan(files: list[File], options: CsvOptions, num_shards: int | None, cores: int) -> list[list[Piece]]:
-    """The pieces that each shard is read from."""
+    """Choose the pieces that each shard is read from."""
     if num_shards is not None and num_shards <= len(files):
         return [[Piece(file, threads=num_shards < cores) for file in group] for group in grouped(files, num_shards)]
     limit = CUT_BYTES if num_shards is None else 0
@@ -75,7 +89,7 @@ def _plan(files: list[File], options: CsvOptions, num_shards: int | None, cores:
 
 
 def _counts(files: list[File], options: CsvOptions, goal: int, limit: int) -> list[int]:
-    """How many pieces to cut each file into, so that there are `goal` and the largest is as small as can be."""
+    """Choose how many pieces to split each file into: `goal` in all, with the largest as small as possible."""
     counts = [1] * len(files)
     large = [
         index
@@ -88,8 +102,10 @@ def _counts(files: list[File], options: CsvOptions, goal: int, limit: int) -> li
 
 
 def cut(file: File, options: CsvOptions, count: int) -> list[Piece]:
-    """A file as at most `count` ranges of whole lines; one with a quote in it stays whole, for its lines may not end
-    where they seem to."""
+    """Split a file into at most `count` ranges of whole lines.
+
+    A file with quotes is not split: a quoted field may contain line ends.
+    """
     if count == 1:
         return [Piece(file)]
     data = contents(file)
@@ -98,26 +114,26 @@ def cut(file: File, options: CsvOptions, count: int) -> list[Piece]:
         return [Piece(file)]
     borders = [0]
     for index in range(1, count):
-        place = data.find(b"\n", max(begin, begin + (len(data) - begin) * index // count - 1)) + 1
-        if 0 < place < len(data) and place > borders[-1]:
-            borders.append(place)
+        position = data.find(b"\n", max(begin, begin + (len(data) - begin) * index // count - 1)) + 1
+        if 0 < position < len(data) and position > borders[-1]:
+            borders.append(position)
     borders.append(len(data))
     return [Piece(file, start, stop) for start, stop in itertools.pairwise(borders)]
 
 
-def _disputed(groups: list[list[Piece]], found: list[schemas.Schema]) -> dict[str, tuple[Any, ...]]:
-    """Columns on whose type the ranges of one file do not agree, by file."""
-    seen: dict[str, schemas.Schema] = {}
-    apart: dict[str, dict[Any, None]] = {}
-    for group, schema in zip(groups, found, strict=True):
+def _disputed(groups: list[list[Piece]], shard_schemas: list[schemas.Schema]) -> dict[str, tuple[Any, ...]]:
+    """Return, by file, the columns on whose type the ranges of the file do not agree."""
+    merged: dict[str, schemas.Schema] = {}
+    disputed: dict[str, dict[Any, None]] = {}
+    for group, schema in zip(groups, shard_schemas, strict=True):
         url = group[0].file.url
         if len(group) > 1 or group[0].stop is None:
             continue
-        known = seen.setdefault(url, dict(schema))
+        common = merged.setdefault(url, dict(schema))
         for name, kind in schema.items():
-            both = schemas.merge(known[name], kind)
+            both = schemas.merge(common[name], kind)
             if both is None:
-                apart.setdefault(url, {})[name] = None
+                disputed.setdefault(url, {})[name] = None
             else:
-                known[name] = both
-    return {url: tuple(columns) for url, columns in apart.items()}
+                common[name] = both
+    return {url: tuple(columns) for url, columns in disputed.items()}

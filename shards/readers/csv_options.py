@@ -1,4 +1,4 @@
-"""What the caller of read_csv asked for, and whether pyarrow can do it or pandas' own reader has to."""
+"""The options of read_csv, and whether pyarrow's reader supports them or pandas' own is needed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 
 from orca.errors import ArgumentError, ColumnError, suggest
 from orca.shards.frames import pandas
-from orca.shards.readers.reading import checked_options
+from orca.shards.readers.reading import check_options
 
 _REFUSED = ("filepath_or_buffer", "chunksize", "iterator", "dtype_backend")
 
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """The options of read_csv, checked; `more` is what only pandas knows."""
+    """The checked options of read_csv; `more` holds those that only pandas supports."""
 
     usecols: Any
     dtype: Any
@@ -34,7 +34,7 @@ class CsvOptions:
 
     @property
     def fast(self) -> bool:
-        """Whether pyarrow's reader honours all of it."""
+        """Whether pyarrow's reader supports all options."""
         return (
             not self.more
             and self.header in ("infer", 0, None)
@@ -46,18 +46,18 @@ class CsvOptions:
 
     @property
     def headed(self) -> bool:
-        """Whether the files begin with a line of names."""
+        """Whether the files begin with a header."""
         return self.header == 0 or (self.header == "infer" and self.names is None)
 
 
 def checked(
     usecols: Any, dtype: Any, names: Any, parse_dates: Any, index_col: Any, header: Any, sep: Any, more: dict[str, Any]
 ) -> CsvOptions:
-    """Options from the arguments of read_csv."""
+    """Check the arguments of read_csv."""
     more = dict(more)
-    checked_options(more, pandas().read_csv, _REFUSED)
+    check_options(more, pandas().read_csv, _REFUSED)
     if names is not None and len(set(names)) != len(list(names)):
-        raise ArgumentError(f"names={list(names)!r} has a name twice.")
+        raise ArgumentError(f"names={list(names)!r} contains a name twice.")
     if isinstance(dtype, defaultdict):
         raise ArgumentError("dtype= is a defaultdict; give a dict, or one dtype for all columns.")
     if isinstance(usecols, str):
@@ -89,7 +89,7 @@ def _is_utf8(encoding: str | None) -> bool:
     try:
         return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
     except LookupError as error:
-        raise ArgumentError(f"encoding={encoding!r} is not known.") from error
+        raise ArgumentError(f"encoding={encoding!r} is unknown to Python.") from error
 
 
 def _dtypes(dtype: Any) -> list[Any]:
@@ -103,33 +103,33 @@ def _simple(dtype: Any) -> bool:
 
 
 def textual(dtype: Any) -> bool:
-    """Whether a column of this dtype is taken as it is written."""
+    """Whether a column of this dtype is kept as it is written."""
     return dtype is str or dtype is object or str(dtype) in ("str", "string", "object")
 
 
 def _number(dtype: Any) -> np.dtype[Any] | None:
     try:
-        found = np.dtype(dtype)
+        number = np.dtype(dtype)
     except TypeError:
         return None
-    return found if found.kind in "iu" or found in (np.dtype("f4"), np.dtype("f8")) else None
+    return number if number.kind in "iu" or number in (np.dtype("f4"), np.dtype("f8")) else None
 
 
 def arrow_type(dtype: Any) -> Any:
-    """The Arrow type that a column of this dtype is parsed as."""
+    """Return the Arrow type that a column of this dtype is parsed as."""
     import pyarrow as pa
 
     return pa.string() if textual(dtype) else pa.from_numpy_dtype(_number(dtype))
 
 
-def picked(names: Sequence[Any], wanted: Any, argument: str, label: str) -> list[Any]:
-    """Names of `wanted` (names, numbers or a function), in the file's order; unknown ones are refused."""
-    if wanted is None:
+def picked(names: Sequence[Any], selection: Any, argument: str, label: str) -> list[Any]:
+    """Return the names in `selection` (names, positions or a function) in the file's order; raise for unknown ones."""
+    if selection is None:
         return list(names)
-    if callable(wanted):
-        return [name for name in names if wanted(name)]
+    if callable(selection):
+        return [name for name in names if selection(name)]
     chosen = []
-    for entry in wanted:
+    for entry in selection:
         if isinstance(entry, int) and entry not in names and -len(names) <= entry < len(names):
             chosen.append(names[entry])
         elif entry in names:
@@ -143,7 +143,7 @@ def picked(names: Sequence[Any], wanted: Any, argument: str, label: str) -> list
 
 
 def dtypes_of(options: CsvOptions, names: Sequence[Any], label: str) -> dict[Any, Any]:
-    """The dtype that was asked for, by column."""
+    """Return the requested dtypes by column."""
     if options.dtype is None:
         return {}
     if not isinstance(options.dtype, dict):

@@ -1,4 +1,4 @@
-"""One csv file, or a range of its lines, as a DataFrame: by pyarrow, or by pandas for what pyarrow does not know."""
+"""Reads a csv file, or a range of its lines, with pyarrow, or with pandas for options that pyarrow does not support."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from orca.shards.frames import pandas
 from orca.shards.readers import csv_faults as faults
 from orca.shards.readers.csv_options import CsvOptions, arrow_type, dtypes_of, picked, textual
 from orca.shards.readers.paths import File, contents
-from orca.shards.readers.reading import joined
+from orca.shards.readers.reading import join_frames
 from orca.shards.readers.schemas import indexed
 
 WORDS = {"picking": "usecols", "advice": "Give dtype={{{name!r}: ...}}."}
 
 _BOM = b"\xef\xbb\xbf"
 _MISSING = "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null"
-"""What pandas takes for a missing value; pyarrow's own list is shorter."""
+"""Texts that pandas reads as missing values; pyarrow's own list is shorter."""
 _NEVER = "\x01%H\x01"
-"""A date format that no text has: what is written as a date stays text, as in pandas, until parse_dates= asks."""
+"""A date format that no text has: dates stay text, as in pandas, unless parse_dates= names the column."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, or the lines of it between two bytes; the columns `text` are read as they are written."""
+    """A file, or its lines between two byte positions; the columns in `text` are kept as they are written."""
 
     file: File
     start: int = 0
@@ -39,13 +39,13 @@ class Piece:
 
 
 def read_group(pieces: list[Piece], options: CsvOptions) -> Any:
-    """All pieces of one shard as one frame."""
+    """Read all pieces of one shard into one frame."""
     frames = [read_piece(piece, options) for piece in pieces]
-    return joined(frames, [piece.file.label for piece in pieces], **WORDS)
+    return join_frames(frames, [piece.file.label for piece in pieces], **WORDS)
 
 
 def read_piece(piece: Piece, options: CsvOptions) -> Any:
-    """One piece as a frame, with its dates parsed and its index set."""
+    """Read one piece into a frame, parse its dates and set its index."""
     label = piece.file.label
     if options.fast:
         data = contents(piece.file)
@@ -62,7 +62,7 @@ def read_piece(piece: Piece, options: CsvOptions) -> Any:
 
 
 def header(data: Any, options: CsvOptions, label: str) -> tuple[list[Any], int]:
-    """The names of the columns, and the byte at which the rows begin."""
+    """Return the names of the columns and the position of the first row."""
     begin = len(_BOM) if bytes(data[:3]) == _BOM else 0
     start = begin
     while start < len(data) and data[start : start + 1] in (b"\n", b"\r"):
@@ -72,8 +72,8 @@ def header(data: Any, options: CsvOptions, label: str) -> tuple[list[Any], int]:
     newline = b"\n" if data.find(b"\n", start) >= 0 else b"\r"
     end, quote = start, options.quote.encode()
     while True:
-        place = data.find(newline, end)
-        end = len(data) if place < 0 else place + 1
+        position = data.find(newline, end)
+        end = len(data) if position < 0 else position + 1
         if bytes(data[start:end]).count(quote) % 2 == 0 or end == len(data):
             break
     try:
@@ -82,10 +82,10 @@ def header(data: Any, options: CsvOptions, label: str) -> tuple[list[Any], int]:
         raise faults.undecodable(label, data, start) from error
     head = None if not options.headed else 0
     fields = pandas().read_csv(io.StringIO(text), nrows=0, sep=options.sep, quotechar=options.quote, index_col=False)
-    found = list(range(len(fields.columns))) if head is None else list(fields.columns)
-    names = found if options.names is None else options.names
-    if head == 0 and len(names) != len(found):
-        raise DataError(f"{label} has {len(found)} columns, names= has {len(names)}.")
+    columns = list(range(len(fields.columns))) if head is None else list(fields.columns)
+    names = columns if options.names is None else options.names
+    if head == 0 and len(names) != len(columns):
+        raise DataError(f"{label} has {len(columns)} columns, names= has {len(names)}.")
     return names, begin if head is None else end
 
 
@@ -93,17 +93,17 @@ def _by_pyarrow(parser: _Parser, names: list[Any], piece: Piece, options: CsvOpt
     import pyarrow as pa
 
     label = piece.file.label
-    wanted = picked(names, options.usecols, "usecols", label)
-    dtypes = {name: dtype for name, dtype in dtypes_of(options, names, label).items() if name in wanted}
+    columns = picked(names, options.usecols, "usecols", label)
+    dtypes = {name: dtype for name, dtype in dtypes_of(options, names, label).items() if name in columns}
     dtypes |= dict.fromkeys(piece.text, str)
     types = {str(name): arrow_type(dtype) for name, dtype in dtypes.items()}
-    dates = picked(wanted, options.dates, "parse_dates", label) if options.dates else []
+    dates = picked(columns, options.dates, "parse_dates", label) if options.dates else []
     types |= {str(name): pa.string() for name in dates}
-    table = parser.read([str(name) for name in wanted], types)
+    table = parser.read([str(name) for name in columns], types)
     fields = list(table.schema)
     frame = table.to_pandas(split_blocks=True, self_destruct=True)
-    frame.columns = wanted
-    for name, field in zip(wanted, fields, strict=True):
+    frame.columns = columns
+    for name, field in zip(columns, fields, strict=True):
         if pa.types.is_boolean(field.type) and frame[name].dtype == object:
             frame[name] = frame[name].where(frame[name].notna(), np.nan)
     for name, dtype in dtypes.items():
@@ -132,7 +132,7 @@ class _Parser:
             self._check_quotes()
 
     def _check_quotes(self) -> None:
-        # pyarrow takes all that follows an open quote for one value, without a word.
+        # pyarrow silently reads everything after an open quote as one value.
         step, (start, stop) = 1 << 24, self._span
         sign = self._quote.encode()
         if sum(bytes(self._data[at : min(at + step, stop)]).count(sign) for at in range(start, stop, step)) % 2:
@@ -145,17 +145,17 @@ class _Parser:
                     raise faults.unclosed(self._label, self._data, self._span, self._sep, self._quote) from error
 
     def line_of_row(self, row: int) -> int | None:
-        """The line of the file that a row of these bytes begins on."""
+        """Return the line of the file that a row of these bytes begins on."""
         return faults.line_of_row(self._data, self._span, self._sep, self._quote, row)
 
-    def read(self, wanted: list[str], types: dict[str, Any]) -> Any:
-        """The wanted columns as a table whose types are those that pandas would have found."""
+    def read(self, columns: list[str], types: dict[str, Any]) -> Any:
+        """Read these columns into a table with the types that pandas would have inferred."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        table = self._read(wanted, types)
-        for place, field in enumerate(table.schema):
-            column, name = table.column(place), field.name
+        table = self._read(columns, types)
+        for position, field in enumerate(table.schema):
+            column, name = table.column(position), field.name
             if name in types:
                 continue
             if pa.types.is_date(field.type):
@@ -170,12 +170,12 @@ class _Parser:
                 ends = pc.min_max(column).as_py()
                 if ends["max"] is not None and max(abs(ends["max"]), abs(ends["min"])) >= 2**63:
                     column = self._large(name, column)
-            if column is not table.column(place):
-                table = table.set_column(place, name, column)
+            if column is not table.column(position):
+                table = table.set_column(position, name, column)
         return table
 
     def _large(self, name: str, column: Any) -> Any:
-        """Whole numbers that int64 cannot hold as uint64, else as text; never rounded to floats."""
+        """Read integers that int64 cannot hold as uint64, else as text; never rounded to floats."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -186,20 +186,20 @@ class _Parser:
             return text if text.null_count else text.cast(pa.uint64())
         return text
 
-    def _read(self, wanted: list[str], types: dict[str, Any], block: int = 1 << 20) -> Any:
+    def _read(self, columns: list[str], types: dict[str, Any], block: int = 1 << 20) -> Any:
         import pyarrow as pa
         import pyarrow.csv as pc
 
         start, stop = self._span
         if start >= stop:
-            return pa.table({name: pa.array([], types.get(name, pa.null())) for name in wanted})
+            return pa.table({name: pa.array([], types.get(name, pa.null())) for name in columns})
         try:
             return pc.read_csv(
                 pa.BufferReader(pa.py_buffer(self._data).slice(start, stop - start)),
                 pc.ReadOptions(column_names=self._names, use_threads=self._threads, block_size=block),
                 pc.ParseOptions(delimiter=self._sep, quote_char=self._quote, newlines_in_values=self._quoted),
                 pc.ConvertOptions(
-                    include_columns=wanted,
+                    include_columns=columns,
                     column_types=types,
                     strings_can_be_null=True,
                     null_values=_MISSING.split("|"),
@@ -211,7 +211,7 @@ class _Parser:
         except pa.ArrowInvalid as error:
             whole = min(stop - start + 1, 2**31 - 1)
             if "straddling" in str(error) and block < whole:
-                return self._read(wanted, types, whole)
+                return self._read(columns, types, whole)
             raise faults.explained(
                 error, self._label, self._data, self._span, self._names, self._sep, self._quote
             ) from error
@@ -227,13 +227,13 @@ def _by_pandas(piece: Piece, options: CsvOptions) -> Any:
         contents(file)
     try:
         head = {name: value for name, value in more.items() if name not in ("skipfooter", "nrows")}
-        columns = list(pandas().read_csv(file.url, nrows=0, **head).columns)
-        wanted = picked(columns, options.usecols, "usecols", label)
-        dtypes = {name: dtype for name, dtype in dtypes_of(options, columns, label).items() if name in wanted}
-        dtypes |= dict.fromkeys(picked(wanted, options.dates, "parse_dates", label) if options.dates else [], str)
-        usecols = None if options.usecols is None else wanted
+        names = list(pandas().read_csv(file.url, nrows=0, **head).columns)
+        columns = picked(names, options.usecols, "usecols", label)
+        dtypes = {name: dtype for name, dtype in dtypes_of(options, names, label).items() if name in columns}
+        dtypes |= dict.fromkeys(picked(columns, options.dates, "parse_dates", label) if options.dates else [], str)
+        usecols = None if options.usecols is None else columns
         with warnings.catch_warnings():
-            # Without an index column, pandas cuts rows that are longer than the header, with only a warning.
+            # Without an index column, pandas truncates rows that are longer than the header and only warns.
             warnings.filterwarnings("error", message="Length of header or names")
             frame = pandas().read_csv(file.url, usecols=usecols, dtype=dtypes or None, index_col=False, **more)
     except OrcaError:
@@ -247,14 +247,14 @@ def _by_pandas(piece: Piece, options: CsvOptions) -> Any:
 
 
 def _dates(column: Any, name: Any, parser: _Parser | None, options: CsvOptions, label: str) -> Any:
-    """A column of text as dates; text that can be read two ways is refused, since files might differ in it."""
-    pd, form = pandas(), options.date_format
+    """Parse a column of text as dates; ambiguous dates raise, because files might differ in their format."""
+    pd, date_format = pandas(), options.date_format
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return column
-    form = form.get(name) if isinstance(form, dict) else form
+    date_format = date_format.get(name) if isinstance(date_format, dict) else date_format
     text = column.dropna()
     dayfirst = options.more.get("dayfirst")
-    if form is None and dayfirst is None and len(text):
+    if date_format is None and dayfirst is None and len(text):
         guess = pd.tseries.api.guess_datetime_format(str(text.iloc[0])) or ""
         if guess[:2] in ("%d", "%m") and guess[3:5] in ("%d", "%m"):
             raise DataError(
@@ -262,10 +262,10 @@ def _dates(column: Any, name: Any, parser: _Parser | None, options: CsvOptions, 
                 "Give date_format=, for instance date_format='%d/%m/%Y'."
             )
     try:
-        return pd.to_datetime(column, format=form, dayfirst=bool(dayfirst))
+        return pd.to_datetime(column, format=date_format, dayfirst=bool(dayfirst))
     except Exception as error:
-        found = pd.to_datetime(column, format=form, dayfirst=bool(dayfirst), errors="coerce")
-        wrong = np.flatnonzero((found.isna() & column.notna()).to_numpy())
+        dates = pd.to_datetime(column, format=date_format, dayfirst=bool(dayfirst), errors="coerce")
+        wrong = np.flatnonzero((dates.isna() & column.notna()).to_numpy())
         line = parser.line_of_row(int(wrong[0])) if parser and len(wrong) else None
-        value = f"has {column.iloc[wrong[0]]!r}, which is no date" if len(wrong) else f"holds no dates: {error}"
+        value = f"has {column.iloc[wrong[0]]!r}, which is not a date" if len(wrong) else f"holds no dates: {error}"
         raise DataError(f"{label}{f', line {line}' if line else ''}: column {name!r} {value}.") from error

@@ -1,4 +1,4 @@
-"""read_images and read_image_folder: pictures as shards of uint8 arrays, with labels from their folders."""
+"""read_images and read_image_folder: images as shards of uint8 arrays, with labels from their folders."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from orca.shards.xshards import XShards
 
 CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3, "LAB": 3}
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".jp2", ".avif")
-"""Which files of a folder count as pictures; a file that is named itself is always read."""
+"""Files of a folder with these endings count as images; a file named explicitly is always read."""
 _PER_SHARD = 1000
 
 
 class ImageShards(XShards):
     """Shards of ``{"image": …, "path": …}``; with labels, ``classes[label]`` is the name of the folder."""
 
-    classes: tuple[str, ...] = ()
+    def __init__(self, shards: XShards, classes: tuple[str, ...]) -> None:
+        self._lazy = shards._lazy
+        self.classes = classes
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,19 @@ def read_images(
     num_shards: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> ImageShards:
-    """Read pictures as shards of ``{"image": uint8 (n, height, width, channels), "path": text}``.
+    """Read images as shards of ``{"image": uint8 (n, height, width, channels), "path": text}``.
 
-    `size` is (height, width), or one number for both; without it all pictures must be of one size. `mode` is
-    Pillow's: "RGB", "L" (grey), "RGBA". With labels there is also "label", a number in the sorted names of the
-    folders that the files lie in, which ``shards.classes`` holds.
+    Args:
+        paths: A path, a folder, a glob, an fsspec URL, or a list of them.
+        size: (height, width) to resize to, or one number for both. Default: all images must have the same size.
+        mode: Pillow's mode, such as "RGB", "L" (grey) or "RGBA".
+        with_label: Add "label", the index of the file's folder in ``classes``, the sorted names of all folders.
+        num_shards: Number of shards. Default: one per core, or one per 1000 images if that is more.
+        storage_options: Options of the fsspec file system.
+
+    Raises:
+        ArgumentError: If an option is not valid.
+        DataError: If an image cannot be read, or the sizes differ.
 
     >>> import tempfile, numpy as np
     >>> from PIL import Image
@@ -70,7 +80,20 @@ def read_image_folder(
     num_shards: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> ImageShards:
-    """Read ``path/<class>/…/picture`` like `read_images`; the label is the number of the class in ``.classes``.
+    """Read a folder of images with one subfolder per class, ``path/<class>/…/image``, as `read_images` does.
+
+    Each shard has the entry "label", the index of the class in ``classes``.
+
+    Args:
+        path: The folder, a path or an fsspec URL.
+        size: As in `read_images`.
+        mode: As in `read_images`.
+        num_shards: As in `read_images`.
+        storage_options: As in `read_images`.
+
+    Raises:
+        ArgumentError: If an option is not valid.
+        DataError: If an image cannot be read or is not in a subfolder, or the sizes differ.
 
     >>> import os, tempfile, numpy as np
     >>> from PIL import Image
@@ -86,37 +109,34 @@ def read_image_folder(
     files = listing(path, storage_options, ENDINGS)
     names = []
     for file in files:
-        place = file.url.partition("://")[2] or file.url
-        below = place[place.index(file.root.strip("/")) + len(file.root.strip("/")) :].strip("/")
+        full = file.url.partition("://")[2] or file.url
+        below = full[full.index(file.root.strip("/")) + len(file.root.strip("/")) :].strip("/")
         folder, _, rest = below.partition("/")
         if not rest:
-            raise DataError(f"{file.label} lies in {os.fspath(path)!r} itself; expected it in a folder per class.")
+            raise DataError(f"{file.label} is in {os.fspath(path)!r} itself; expected one subfolder per class.")
         names.append(folder)
     return _read(files, names, size, mode, num_shards)
 
 
 def _read(files: list[File], names: list[str], size: Any, mode: str, num_shards: int | None) -> ImageShards:
     if mode not in CHANNELS:
-        raise ArgumentError(f"mode={mode!r} is not known. Use one of {', '.join(CHANNELS)}.")
+        raise ArgumentError(f"mode={mode!r} is not supported. Use one of {', '.join(CHANNELS)}.")
     shape = _shape(size)
     classes = tuple(sorted(set(names)))
     number = {name: index for index, name in enumerate(classes)}
     pictures = [Picture(file, number[names[index]] if names else -1) for index, file in enumerate(files)]
     count = checked_count(num_shards) or max(active().cores, -(-len(files) // _PER_SHARD))
     if num_shards is not None and num_shards > len(files):
-        raise ArgumentError(f"num_shards={num_shards} is more than the {len(files)} pictures.")
+        raise ArgumentError(f"num_shards={num_shards} is more than the {len(files)} images.")
     width = max(len(file.url) for file in files)
     groups = grouped(pictures, min(count, len(files)))
     with own_errors():
         shards = read(groups, read_group, shape, mode, width)
-        # Asking for the rows waits for Ray's tasks, so that a broken picture is told here and not later.
-        rows = shards.shard_rows()
+        # Counting the rows waits for Ray's tasks, so that this call reports a broken image.
+        shards.shard_rows()
         if shape is None:
             _check_sizes(shards.transform_shard(lambda shard: (shard["image"].shape[1:3], shard["path"][0])).collect())
-    made = ImageShards(shards.engine, shards.parts)
-    made._cached, made._rows = shards.is_cached(), rows
-    made.classes = classes
-    return made
+    return ImageShards(shards, classes)
 
 
 def _shape(size: Any) -> tuple[int, int] | None:
@@ -131,7 +151,7 @@ def _shape(size: Any) -> tuple[int, int] | None:
 def read_group(
     pictures: list[Picture], shape: tuple[int, int] | None, mode: str, width: int
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The pictures as one shard; `width` is how many letters a path may have."""
+    """Read images into one shard; `width` is the maximum length of a path."""
     first = _decoded(pictures[0].file, shape, mode)
     images = np.empty((len(pictures), *first.shape), np.uint8)
     for index, picture in enumerate(pictures):
@@ -144,9 +164,9 @@ def read_group(
     return shard
 
 
-def _check_sizes(found: list[tuple[Any, Any]]) -> None:
-    (height, width), path = found[0]
-    for (high, wide), other in found[1:]:
+def _check_sizes(sizes: list[tuple[Any, Any]]) -> None:
+    (height, width), path = sizes[0]
+    for (high, wide), other in sizes[1:]:
         if (high, wide) != (height, width):
             raise DataError(
                 f"{path} is {height} x {width} pixels (height x width), {other} is {high} x {wide}. "
@@ -160,7 +180,7 @@ def _decoded(file: File, shape: tuple[int, int] | None, mode: str) -> np.ndarray
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingPackageError("Reading pictures needs Pillow. Run: pip install pillow") from error
+        raise MissingPackageError("Reading images needs Pillow. Run: pip install pillow") from error
     with (
         naming_file_in_errors(file),
         fsspec.open(file.url, "rb", **file.storage) as handle,

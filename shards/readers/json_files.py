@@ -1,4 +1,4 @@
-"""read_json: files of one object per line, or of one array of objects, as shards of DataFrames."""
+"""read_json: files with one object per line, or with an array of objects, as shards of DataFrames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orca.errors import DataError, OrcaError
 from orca.shards.frames import pandas
 from orca.shards.readers import schemas
 from orca.shards.readers.paths import File, Paths, checked_count, contents, grouped, listing
-from orca.shards.readers.reading import checked_options, counted, joined, made_alike, own_errors, read
+from orca.shards.readers.reading import check_options, join_frames, own_errors, read, unify_dtypes, with_shard_count
 from orca.shards.xshards import XShards
 
 WORDS = {"picking": "dtype", "advice": "Give dtype={{{name!r}: ...}}."}
@@ -19,10 +19,17 @@ _ROW = re.compile(r"(.*?)\.? in row (\d+)", re.DOTALL)
 
 
 def read_json(paths: Paths, *, lines: bool | None = None, num_shards: int | None = None, **options: Any) -> XShards:
-    """Read json files as shards of pandas DataFrames, one per file, or `num_shards`.
+    """Read json files as shards of pandas DataFrames. Text that looks like a date stays text.
 
-    A file holds one object per line, or (``lines=False``) an array of objects; by default its beginning tells.
-    Text that looks like a date stays text. Other options are those of pandas.read_json.
+    Args:
+        paths: A path, a folder, a glob, an fsspec URL, or a list of them.
+        lines: Whether a file holds one object per line, or an array of objects. Default: detected for each file.
+        num_shards: Number of shards. Default: one per file.
+        options: Further options of ``pandas.read_json``.
+
+    Raises:
+        ArgumentError: If an option is unknown or not supported.
+        DataError: If a file is missing or malformed, or files differ in columns or types. Names file and line.
 
     >>> import pathlib, tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -34,19 +41,20 @@ def read_json(paths: Paths, *, lines: bool | None = None, num_shards: int | None
     >>> folder.cleanup()
     """
     storage = options.pop("storage_options", None)
-    checked_options(options, pandas().read_json, ("path_or_buf", "chunksize", "nrows", "dtype_backend"))
+    check_options(options, pandas().read_json, ("path_or_buf", "chunksize", "nrows", "dtype_backend"))
     files = listing(paths, storage)
     count = checked_count(num_shards)
     groups = grouped(files, min(count or len(files), len(files)))
     with own_errors():
         shards = read(groups, _read_group, lines, options, len(groups) < active().cores)
-        found = shards.transform_shard(schemas.kinds).collect()
-        return counted(made_alike(shards, found, [group[0].label for group in groups], **WORDS), count)
+        shard_schemas = shards.transform_shard(schemas.kinds).collect()
+        labels = [group[0].label for group in groups]
+        return with_shard_count(unify_dtypes(shards, shard_schemas, labels, **WORDS), count)
 
 
 def _read_group(files: list[File], lines: bool | None, options: dict[str, Any], threads: bool) -> Any:
     frames = [_read_file(file, lines, options, threads) for file in files]
-    return joined(frames, [file.label for file in files], **WORDS)
+    return join_frames(frames, [file.label for file in files], **WORDS)
 
 
 def _read_file(file: File, lines: bool | None, options: dict[str, Any], threads: bool) -> Any:
@@ -75,21 +83,21 @@ def _by_lines(data: Any, label: str, threads: bool) -> Any:
     import pyarrow as pa
     import pyarrow.json as pj
 
-    # One block, so that the rows in messages are counted from the file's first; very large files are cut in blocks.
+    # With one block, pyarrow's messages count rows from the start of the file; only very large files are split.
     whole = len(data) + 1 < 1 << 28
-    how = pj.ReadOptions(use_threads=threads, block_size=len(data) + 1 if whole else 1 << 24)
-    table = pj.read_json(pa.BufferReader(pa.py_buffer(data)), how)
-    dated = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
-    if dated:
-        text = pa.schema([(name, pa.string()) for name in dated])
-        again = pj.ParseOptions(explicit_schema=text, unexpected_field_behavior="ignore")
-        found = pj.read_json(pa.BufferReader(pa.py_buffer(data)), how, again)
-        for name in dated:
-            table = table.set_column(table.schema.get_field_index(name), name, found.column(name))
-    for place, field in enumerate(table.schema):
+    options = pj.ReadOptions(use_threads=threads, block_size=len(data) + 1 if whole else 1 << 24)
+    table = pj.read_json(pa.BufferReader(pa.py_buffer(data)), options)
+    dates = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+    if dates:
+        schema = pa.schema([(name, pa.string()) for name in dates])
+        as_text = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        text = pj.read_json(pa.BufferReader(pa.py_buffer(data)), options, as_text)
+        for name in dates:
+            table = table.set_column(table.schema.get_field_index(name), name, text.column(name))
+    for position, field in enumerate(table.schema):
         if pa.types.is_null(field.type):
-            table = table.set_column(place, field.name, table.column(place).cast(pa.float64()))
-    # Reading does not look whether text is utf-8, nor does the way to pandas.
+            table = table.set_column(position, field.name, table.column(position).cast(pa.float64()))
+    # Neither reading nor the conversion to pandas checks that text is utf-8.
     table.validate(full=True)
     return table.to_pandas(split_blocks=True, self_destruct=True)
 
@@ -110,7 +118,7 @@ def _whole(data: Any, label: str) -> Any:
 
 
 def _explained(error: Exception, data: Any, label: str, lines: bool) -> DataError:
-    """The error with its line: of the first that is no json, else of the row that pyarrow names."""
+    """Return the error with its line: the first that is not json, else that of the row which pyarrow names."""
     text = " ".join(str(error).split())
     row = _ROW.search(text)
     number = -1
@@ -124,7 +132,7 @@ def _explained(error: Exception, data: Any, label: str, lines: bool) -> DataErro
             line += raw[: wrong.start].count(b"\n")
             return DataError(f"{label}, line {line}: byte 0x{raw[wrong.start]:02x} cannot be read as utf-8.")
         except json.JSONDecodeError as wrong:
-            return DataError(f"{label}, line {line + wrong.lineno - 1}: this is no json: {wrong.msg}.")
+            return DataError(f"{label}, line {line + wrong.lineno - 1}: not valid json: {wrong.msg}.")
         if row and number == int(row.group(2)) and len(data) < 1 << 28:
             return DataError(f"{label}, line {line}: {row.group(1)}.")
     return DataError(f"{label} cannot be read: {type(error).__name__}: {text}")

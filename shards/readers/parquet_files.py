@@ -10,13 +10,16 @@ from orca.core.session import active
 from orca.errors import ArgumentError, ColumnError, suggest
 from orca.shards.readers import schemas
 from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing, naming_file_in_errors
-from orca.shards.readers.reading import counted, joined, made_alike, own_errors, read
+from orca.shards.readers.reading import join_frames, own_errors, read, unify_dtypes, with_shard_count
 from orca.shards.readers.writing import write_parts
 from orca.shards.shard_formats import to_arrow
 from orca.shards.tree import kind_of
 from orca.shards.xshards import XShards
 
-WORDS = {"picking": "columns", "advice": "Leave column {name!r} out with columns=, or write the files alike."}
+WORDS = {
+    "picking": "columns",
+    "advice": "Leave column {name!r} out with columns=, or write the files with the same type.",
+}
 
 
 def read_parquet(
@@ -27,10 +30,19 @@ def read_parquet(
     num_shards: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> XShards:
-    """Read parquet files as shards of pandas DataFrames, one per file, or `num_shards`.
+    """Read parquet files as shards of pandas DataFrames. Folders named ``year=2025`` become a column ``year``.
 
-    `columns` and `filters` are those of pandas.read_parquet; what they leave out is not read. Folders named
-    ``year=2025`` become a column ``year``.
+    Args:
+        paths: A path, a folder, a glob, an fsspec URL, or a list of them.
+        columns: Columns to read. Default: all.
+        filters: Rows to read, as in ``pandas.read_parquet``.
+        num_shards: Number of shards. Default: one per file.
+        storage_options: Options of the fsspec file system.
+
+    Raises:
+        ArgumentError: If an argument is not valid.
+        ColumnError: If a column of `columns` or `filters` is missing.
+        DataError: If a file is missing or damaged, or files differ in columns or types. Names the file.
 
     >>> import tempfile, numpy as np
     >>> folder = tempfile.TemporaryDirectory()
@@ -49,13 +61,14 @@ def read_parquet(
     names = None if columns is None else list(columns)
     with own_errors():
         shards = read(groups, _read_group, names, filters, len(groups) < active().cores)
-        found = shards.transform_shard(schemas.kinds).collect()
-        return counted(made_alike(shards, found, [group[0].label for group in groups], **WORDS), count)
+        shard_schemas = shards.transform_shard(schemas.kinds).collect()
+        labels = [group[0].label for group in groups]
+        return with_shard_count(unify_dtypes(shards, shard_schemas, labels, **WORDS), count)
 
 
 def _read_group(files: list[File], columns: list[str] | None, filters: Any, threads: bool) -> Any:
     frames = [_read_file(file, columns, filters, threads) for file in files]
-    return joined(frames, [file.label for file in files], **WORDS)
+    return join_frames(frames, [file.label for file in files], **WORDS)
 
 
 def _read_file(file: File, columns: list[str] | None, filters: Any, threads: bool) -> Any:
@@ -69,22 +82,21 @@ def _read_file(file: File, columns: list[str] | None, filters: Any, threads: boo
         data = ds.dataset(
             target, format="parquet", filesystem=files, partitioning=hive, partition_base_dir=file.root or None
         )
-        known = data.schema.names
+        existing = data.schema.names
         for argument, names in (("columns", columns or []), ("filters", _filtered(filters))):
             for name in names:
-                if name not in known:
+                if name not in existing:
                     raise ColumnError(
-                        f"{argument}=[{name!r}] is not in {file.label}. Columns: {', '.join(known)}."
-                        + suggest(name, known)
+                        f"{argument}=[{name!r}] is not in {file.label}. Columns: {', '.join(existing)}."
+                        + suggest(name, existing)
                     )
-        wanted = None if columns is None else list(columns)
-        where = None if filters is None else pq.filters_to_expression(filters)
-        table = data.to_table(columns=wanted, filter=where, use_threads=threads)
+        condition = None if filters is None else pq.filters_to_expression(filters)
+        table = data.to_table(columns=columns, filter=condition, use_threads=threads)
         return table.to_pandas(split_blocks=True, self_destruct=True)
 
 
 def _filtered(filters: Any) -> list[str]:
-    """The columns in filters that are written as lists of tuples."""
+    """Return the columns of filters that are written as lists of tuples."""
     if not isinstance(filters, list | tuple):
         return []
     rows = [entry for group in filters for entry in (group if isinstance(group, list) else [group])]
@@ -92,10 +104,17 @@ def _filtered(filters: Any) -> list[str]:
 
 
 def write_parquet(shards: XShards, path: str | os.PathLike[str]) -> None:
-    """Write every shard to a parquet file of a new or empty folder, from where the shards lie.
+    """Write every shard, from where it is stored, to a parquet file of a folder.
 
-    Frames keep their columns, named indexes become columns; of dicts of arrays each entry becomes a column.
-    Parts that an earlier call wrote to the folder are replaced.
+    Named indexes of DataFrames become columns, and so does each entry of a dict of arrays.
+
+    Args:
+        shards: The XShards to write.
+        path: A new or empty folder, or one that an earlier call wrote, whose files are replaced.
+
+    Raises:
+        ArgumentError: If `shards` is not XShards.
+        DataError: If the folder holds other files.
     """
     write_parts(shards, path, "parquet", _write)
 

@@ -1,4 +1,4 @@
-"""Which files a path, a list, a folder, a glob or an fsspec URL stands for, and the bytes in them."""
+"""Lists the files behind a path, a list, a folder, a glob or an fsspec URL, and reads their bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orca.errors import ArgumentError, DataError, OrcaError
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _MARKS = ("_SUCCESS", "_metadata", "_common_metadata", "_committed_*", "_started_*", "_temporary", "_delta_log")
-"""What Spark, Hive and Delta put beside the data; other names that begin with an underscore are data."""
+"""Files that Spark, Hive and Delta write beside the data; other names with a leading underscore are data."""
 
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 """Endings of compressed files."""
@@ -25,7 +25,7 @@ PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 @dataclass(frozen=True)
 class File:
-    """One file: where it lies (a path of this machine or a URL), what messages call it, the folder it was found in."""
+    """One file: its local path or URL, its name in messages, its size and the folder it was listed from."""
 
     url: str
     label: str
@@ -39,16 +39,16 @@ class File:
 
 
 def listing(paths: Paths, storage: dict[str, Any] | None = None, endings: Sequence[str] = ()) -> list[File]:
-    """All files that `paths` stands for; those of a folder or glob are sorted, those of a list keep its order.
+    """List all files of `paths`; those of a folder or glob are sorted, those of a list keep its order.
 
-    In a folder, hidden files and the marks of Spark are left out, and with `endings` all files that end otherwise.
+    In a folder, hidden files and Spark's markers are skipped, and with `endings` all files with other endings.
     """
     entries = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not entries:
         raise ArgumentError("paths=[] is an empty list. Give at least one file, folder or glob.")
-    found = [file for entry in entries for file in _expand(os.fspath(entry), dict(storage or {}), tuple(endings))]
-    shared = {name for name, count in Counter(_base(file.url) for file in found).items() if count > 1}
-    return [replace(file, label=file.url if _base(file.url) in shared else _base(file.url)) for file in found]
+    files = [file for entry in entries for file in _expand(os.fspath(entry), dict(storage or {}), tuple(endings))]
+    shared = {name for name, count in Counter(_base(file.url) for file in files).items() if count > 1}
+    return [replace(file, label=file.url if _base(file.url) in shared else _base(file.url)) for file in files]
 
 
 def _base(url: str) -> str:
@@ -61,13 +61,13 @@ def _expand(path: str, storage: dict[str, Any], endings: tuple[str, ...]) -> lis
     files, target = fsspec.core.url_to_fs(path, **storage)
     local = "file" in (files.protocol if isinstance(files.protocol, list | tuple) else [files.protocol])
 
-    def made(name: str, info: dict[str, Any], root: str) -> File:
+    def entry(name: str, info: dict[str, Any], root: str) -> File:
         url = name if local else str(files.unstrip_protocol(name))
         return File(url, url, int(info.get("size") or 0), root, storage)
 
     try:
         if files.isfile(target):
-            return [made(target, files.info(target), target.rpartition("/")[0])]
+            return [entry(target, files.info(target), target.rpartition("/")[0])]
         if files.isdir(target):
             root, inside = target.rstrip("/"), files.find(target, detail=True)
         elif any(letter in target for letter in "*?["):
@@ -85,11 +85,11 @@ def _expand(path: str, storage: dict[str, Any], endings: tuple[str, ...]) -> lis
         raise
     except Exception as error:
         raise DataError(f"{path!r} cannot be listed: {type(error).__name__}: {error}") from error
-    kept = [name for name in sorted(inside) if not _hidden(name[len(root) :]) and _ends(name, endings)]
-    if not kept:
-        of = f" that ends in {', '.join(endings[:6])}…" if endings else ""
-        raise DataError(f"{path!r} holds no data file{of}.")
-    return [made(name, inside[name], root) for name in kept]
+    names = [name for name in sorted(inside) if not _hidden(name[len(root) :]) and _ends(name, endings)]
+    if not names:
+        kind = f" that ends in {', '.join(endings[:6])}…" if endings else ""
+        raise DataError(f"{path!r} holds no data file{kind}.")
+    return [entry(name, inside[name], root) for name in names]
 
 
 def _hidden(below: str) -> bool:
@@ -105,14 +105,14 @@ def _ends(name: str, endings: tuple[str, ...]) -> bool:
 
 @contextmanager
 def naming_file_in_errors(file: File) -> Iterator[None]:
-    """Make every error of opening or reading a file one that names it."""
+    """Turn every error of opening or reading a file into one that names the file."""
     try:
         yield
     except OrcaError:
         raise
     except FileNotFoundError as error:
         raise DataError(
-            f"{file.label} is not there any more, or not on this machine. Every machine has to see {file.url!r}."
+            f"{file.label} was removed, or is missing on this machine. Every machine needs access to {file.url!r}."
         ) from error
     except Exception as error:
         text = " ".join(str(error).split())
@@ -120,7 +120,7 @@ def naming_file_in_errors(file: File) -> Iterator[None]:
 
 
 def contents(file: File) -> Any:
-    """All bytes of a file, unpacked; those of a plain file of this machine are mapped, not copied."""
+    """Return all bytes of a file, decompressed; an uncompressed local file is mapped, not copied."""
     import fsspec
 
     with naming_file_in_errors(file):
@@ -137,7 +137,7 @@ def contents(file: File) -> Any:
 
 
 def grouped(files: Sequence[Any], count: int) -> list[list[Any]]:
-    """Files in order, in `count` groups of even length.
+    """Split files, in order, into `count` groups of even length.
 
     >>> grouped(["a", "b", "c"], 2)
     [['a'], ['b', 'c']]
@@ -147,7 +147,7 @@ def grouped(files: Sequence[Any], count: int) -> list[list[Any]]:
 
 
 def checked_count(num_shards: int | None) -> int | None:
-    """`num_shards`, which has to be a whole number of at least 1 or None."""
+    """Return `num_shards` if it is None or an integer of at least 1, else raise."""
     if num_shards is not None and (isinstance(num_shards, bool) or int(num_shards) != num_shards or num_shards < 1):
-        raise ArgumentError(f"num_shards={num_shards!r}: expected a whole number of at least 1.")
+        raise ArgumentError(f"num_shards={num_shards!r}: expected an integer of at least 1.")
     return num_shards

@@ -1,4 +1,4 @@
-"""Runs a reader on groups of files where the engine runs, at once, so that a bad file is told by the reading call."""
+"""Runs a reader on groups of files on the engine, eagerly, so that the reading call itself reports a bad file."""
 
 from __future__ import annotations
 
@@ -10,42 +10,44 @@ from typing import Any
 from orca import errors
 from orca.core.session import active
 from orca.errors import OrcaError, TransformError
+from orca.shards.engines.base import Shard
+from orca.shards.frames import Frame
 from orca.shards.readers import schemas
 from orca.shards.xshards import XShards
 
-_TOLD = re.compile(r"(?:^|TransformError: )shard \d+: (\w+): (.*)")
+_MESSAGE = re.compile(r"(?:^|TransformError: )shard \d+: (\w+): (.*)")
 
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise what the reader raised on its shard; the file's name says more than the shard's number."""
+    """Raise what the reader raised on its shard; the name of the file says more than the index of the shard."""
     try:
         yield
     except TransformError as error:
-        # Ray's form of the error holds the whole traceback; the told line is in it.
-        found = _TOLD.search(str(error))
-        kind = getattr(errors, found.group(1), None) if found else None
-        if found is None or not (isinstance(kind, type) and issubclass(kind, OrcaError)) or kind is TransformError:
+        # Ray's error holds the whole traceback, with the message somewhere in it.
+        match = _MESSAGE.search(str(error))
+        kind = getattr(errors, match.group(1), None) if match else None
+        if match is None or not (isinstance(kind, type) and issubclass(kind, OrcaError)) or kind is TransformError:
             raise
-        raise kind(found.group(2).strip()) from error
+        raise kind(match.group(2).strip()) from error
 
 
-def read(groups: Sequence[list[Any]], step: Callable[..., Any], *args: Any) -> XShards:
-    """One shard per group of descriptors; kept, so that no row is read twice."""
+def read(groups: Sequence[list[Any]], step: Callable[..., Shard], *args: Any) -> XShards:
+    """Read one shard per group of descriptors; the shards are cached, so that no row is read twice."""
     engine = active().engine
     return XShards(engine, engine.put(groups)).transform_shard(step, *args).cache()
 
 
-def made_alike(shards: XShards, found: list[schemas.Schema], labels: Sequence[str], **words: str) -> XShards:
-    """The same shards, all with the columns and dtypes that the schemas `found` have in common."""
-    target = schemas.unify(found, labels, **words)
-    if all(schemas.alike(schema, target) for schema in found):
+def unify_dtypes(shards: XShards, shard_schemas: list[schemas.Schema], labels: Sequence[str], **words: str) -> XShards:
+    """Cast the shards to the columns and dtypes that hold the values of all of them."""
+    target = schemas.unify(shard_schemas, labels, **words)
+    if all(schemas.alike(schema, target) for schema in shard_schemas):
         return shards
-    return shards._map(lambda index, frame: schemas.cast(frame, target, labels[index])).cache()
+    return shards.transform_with_index(lambda index, frame: schemas.cast(frame, target, labels[index])).cache()
 
 
-def joined(frames: list[Any], labels: Sequence[str], **words: str) -> Any:
-    """Frames of several files as one."""
+def join_frames(frames: list[Frame], labels: Sequence[str], **words: str) -> Frame:
+    """Concatenate the frames of several files, with the same columns and dtypes."""
     from orca.shards.tree import join_rows
 
     if len(frames) == 1:
@@ -54,21 +56,21 @@ def joined(frames: list[Any], labels: Sequence[str], **words: str) -> Any:
     return join_rows([schemas.cast(frame, target, label) for frame, label in zip(frames, labels, strict=True)])
 
 
-def checked_options(given: dict[str, Any], function: Callable[..., Any], refused: Sequence[str]) -> None:
-    """Refuse options that pandas' function does not know, and those that make no frame of it."""
+def check_options(options: dict[str, Any], function: Callable[..., Any], refused: Sequence[str]) -> None:
+    """Raise for options that pandas' function does not have, and for those that do not result in a DataFrame."""
     import inspect
 
-    known = [name for name in inspect.signature(function).parameters if name not in refused]
-    for name in given:
-        if name not in known:
+    accepted = [name for name in inspect.signature(function).parameters if name not in refused]
+    for name in options:
+        if name not in accepted:
             raise errors.ArgumentError(
-                f"{function.__name__} has no option {name}= here.{errors.suggest(name, known)} "
+                f"{function.__name__} has no option {name}= here.{errors.suggest(name, accepted)} "
                 f"It takes what pandas.{function.__name__} takes, except {', '.join(refused)}."
             )
 
 
-def counted(shards: XShards, num_shards: int | None) -> XShards:
-    """The shards, cut anew if there should be another number of them."""
+def with_shard_count(shards: XShards, num_shards: int | None) -> XShards:
+    """Repartition the shards if another number of them was requested."""
     if num_shards is None or shards.num_partitions() == num_shards:
         return shards
     return shards.repartition(num_shards)

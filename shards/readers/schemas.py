@@ -1,4 +1,4 @@
-"""Column types of frames that were read apart: told, made alike, or refused with both files' names."""
+"""Column types of frames that were read separately: unified, or refused with the names of both files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from orca.errors import DataError, suggest
-from orca.shards.frames import pandas
+from orca.shards.frames import Frame, pandas
 
 OBJECT = np.dtype(object)
 _EXACT = 2**53
-"""Whole numbers beyond this do not survive as float64."""
+"""Larger integers are not exact as float64."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a column holds: a group ("none" without rows, "missing", "number", "bool", "text", …) and its dtype."""
+    """The type of a column: its group ("none" without rows, "missing", "number", "bool", "text", …) and its dtype."""
 
     group: str
     dtype: Any
@@ -30,25 +30,25 @@ class Kind:
 Schema = dict[Any, Kind]
 
 
-def kinds(frame: Any) -> Schema:
-    """The kind of every column, named index levels included."""
+def kinds(frame: Frame) -> Schema:
+    """Return the kind of every column, including named index levels."""
     return {name: _kind(column) for name, column in flat(frame).items()}
 
 
-def flat(frame: Any) -> Any:
-    """The frame with its named index levels as columns."""
+def flat(frame: Frame) -> Frame:
+    """Turn the frame's named index levels into columns."""
     return frame.reset_index() if any(name is not None for name in frame.index.names) else frame
 
 
-def indexed(frame: Any, names: list[Any]) -> Any:
-    """The frame with these columns as its index."""
+def indexed(frame: Frame, names: list[Any]) -> Frame:
+    """Set these columns as the frame's index."""
     if not names:
         return frame
-    made = frame.set_index(names)
-    if isinstance(made.index, pandas().RangeIndex):
-        # A range of numbers is taken for a mere count of rows, and dropped, when shards are joined.
-        made.index = pandas().Index(np.asarray(made.index), name=made.index.name)
-    return made
+    result = frame.set_index(names)
+    if isinstance(result.index, pandas().RangeIndex):
+        # Joining shards would take a RangeIndex for row numbers and drop it.
+        result.index = pandas().Index(np.asarray(result.index), name=result.index.name)
+    return result
 
 
 def _kind(column: Any) -> Kind:
@@ -66,13 +66,13 @@ def _kind(column: Any) -> Kind:
     if isinstance(dtype, pandas().StringDtype):
         return Kind("text", dtype)
     if dtype == OBJECT:
-        found = types.infer_dtype(column, skipna=True)
-        return Kind({"boolean": "gaps", "string": "text"}.get(found, "other"), dtype)
+        inferred = types.infer_dtype(column, skipna=True)
+        return Kind({"boolean": "gaps", "string": "text"}.get(inferred, "other"), dtype)
     return Kind("other", dtype)
 
 
 def merge(one: Kind, two: Kind) -> Kind | None:
-    """The kind that holds both, or None.
+    """Return the kind that holds the values of both, or None.
 
     >>> str(merge(Kind("number", np.dtype("i8")), Kind("number", np.dtype("f8"))))
     'float64'
@@ -84,14 +84,14 @@ def merge(one: Kind, two: Kind) -> Kind | None:
             return two if one.dtype == OBJECT else one
         return two if one.group == "none" else one
     if one.group == "missing" or two.group == "missing":
-        known = two if one.group == "missing" else one
-        if known.group == "number" and known.dtype.kind in "iu":
+        other = two if one.group == "missing" else one
+        if other.group == "number" and other.dtype.kind in "iu":
             return Kind("number", np.dtype("f8"))
-        return Kind("gaps", OBJECT) if known.group == "bool" else known
+        return Kind("gaps", OBJECT) if other.group == "bool" else other
     groups = {one.group, two.group}
     if groups == {"number"}:
         both = np.result_type(one.dtype, two.dtype)
-        # int64 and uint64 only meet in float64, where neither of them is exact.
+        # The common type of int64 and uint64 is float64, in which neither is exact.
         return Kind("number", both) if "f" in (one.dtype.kind, two.dtype.kind) or both.kind in "iu" else None
     if groups <= {"bool", "gaps"}:
         return one if one == two else Kind("gaps", OBJECT)
@@ -111,23 +111,26 @@ def _plain(dtype: Any) -> np.dtype[Any]:
     return dtype if isinstance(dtype, np.dtype) else np.dtype(dtype.base)
 
 
-def unify(found: Sequence[Schema], labels: Sequence[str], picking: str, advice: str) -> Schema:
-    """The schema that all share. `picking` is the argument that names columns, `advice` how to settle a dispute."""
-    first, common = found[0], dict(found[0])
+def unify(schemas: Sequence[Schema], labels: Sequence[str], picking: str, advice: str) -> Schema:
+    """Return a schema that holds the values of all.
+
+    For messages, `picking` is the argument that selects columns and `advice` says how to resolve a conflict of types.
+    """
+    first, common = schemas[0], dict(schemas[0])
     origin = dict.fromkeys(common, labels[0])
-    for schema, label in zip(found[1:], labels[1:], strict=True):
-        for have, lack, whose, whom in ((first, schema, label, labels[0]), (schema, first, labels[0], label)):
+    for schema, label in zip(schemas[1:], labels[1:], strict=True):
+        for have, lack, lacking, having in ((first, schema, label, labels[0]), (schema, first, labels[0], label)):
             for name in have:
                 if name not in lack:
                     raise DataError(
-                        f"{whose} has no column {name!r}, which {whom} has."
-                        f"{suggest(str(name), map(str, lack))} Name the columns that all have with {picking}=."
+                        f"{lacking} has no column {name!r}, which {having} has."
+                        f"{suggest(str(name), map(str, lack))} Select the columns that all files have with {picking}=."
                     )
         for name, kind in schema.items():
             both = merge(common[name], kind)
             if both is None:
-                settle = advice.format(name=name)
-                raise DataError(f"{label}: column {name!r} is {kind}, in {origin[name]} it is {common[name]}. {settle}")
+                fix = advice.format(name=name)
+                raise DataError(f"{label}: column {name!r} is {kind}, in {origin[name]} it is {common[name]}. {fix}")
             if common[name].group in ("none", "missing") and kind.group not in ("none", "missing"):
                 origin[name] = label
             common[name] = both
@@ -145,13 +148,12 @@ def alike(schema: Schema, target: Schema) -> bool:
     return list(schema) == list(target) and all(schema[name].dtype == target[name].dtype for name in target)
 
 
-def cast(frame: Any, target: Schema, label: str) -> Any:
-    """The frame with the columns and dtypes of `target`."""
+def cast(frame: Frame, target: Schema, label: str) -> Frame:
+    """Cast the frame to the columns and dtypes of `target`."""
     index = [name for name in frame.index.names if name is not None]
     source = flat(frame)
     columns = {name: _cast(source[name], kind, f"{label}: column {name!r}") for name, kind in target.items()}
-    made = pandas().DataFrame(columns, index=source.index, copy=False)
-    return indexed(made, index)
+    return indexed(pandas().DataFrame(columns, index=source.index, copy=False), index)
 
 
 def _cast(column: Any, kind: Kind, what: str) -> Any:
@@ -161,7 +163,7 @@ def _cast(column: Any, kind: Kind, what: str) -> Any:
     if isinstance(own, np.dtype) and own.kind in "iu" and isinstance(kind.dtype, np.dtype) and kind.dtype.kind == "f":
         if len(column) and max(abs(int(column.min())), abs(int(column.max()))) > _EXACT:
             raise DataError(
-                f"{what} has whole numbers that are too large to be {kind.dtype}, which the other files need. "
+                f"{what} has integers that are too large to be {kind.dtype}, which the other files need. "
                 "Give it a dtype, for instance 'Int64' or 'str'."
             )
         return column.astype(kind.dtype)

@@ -1,4 +1,4 @@
-"""Tables in csv and parquet files, read piece by piece, with the same columns and types in all files."""
+"""Streams tables from csv and parquet files, with the same columns and types in all files."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from orca.shards.readers.paths import File, naming_file_in_errors
 
 
 def opened(file: File) -> Any:
-    """The file's bytes, wherever it lies."""
+    """Open the file's bytes, local or remote."""
     import fsspec
 
     return fsspec.open(file.url, "rb", **file.storage)
 
 
 def common_schema(files: Sequence[File]) -> tuple[Any, int]:
-    """The columns with types that hold the values of all files, and how many rows there are."""
+    """Return a schema that holds the values of all files, and the number of rows."""
     import pyarrow as pa
 
-    found = [_looked(file) for file in files]
-    first = found[0][0]
+    schemas = [_schema_and_rows(file) for file in files]
+    first = schemas[0][0]
     common = first
-    for (schema, _), file in zip(found[1:], files[1:], strict=True):
-        apart = set(first.names) ^ set(schema.names)
-        if apart:
+    for (schema, _), file in zip(schemas[1:], files[1:], strict=True):
+        differing = set(first.names) ^ set(schema.names)
+        if differing:
             raise DataError(
-                f"{file.label} and {files[0].label} have different columns: {', '.join(sorted(apart))} "
-                f"{'is' if len(apart) == 1 else 'are'} in one of them only."
+                f"{file.label} and {files[0].label} have different columns: {', '.join(sorted(differing))} "
+                f"{'is' if len(differing) == 1 else 'are'} in one of them only."
             )
         for name in schema.names:
             one, other = common.field(name), schema.field(name)
@@ -41,11 +41,11 @@ def common_schema(files: Sequence[File]) -> tuple[Any, int]:
                     "Make them alike."
                 ) from error
             common = common.set(common.get_field_index(name), both.field(0))
-    return common.remove_metadata(), sum(rows for _, rows in found)
+    return common.remove_metadata(), sum(rows for _, rows in schemas)
 
 
 def tables(file: File, schema: Any, size: int) -> Iterator[Any]:
-    """The rows of a file as tables of this schema."""
+    """Yield the rows of a file as tables of this schema."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -63,8 +63,8 @@ def _is_parquet(file: File) -> bool:
     return file.url.lower().endswith(".parquet")
 
 
-def _looked(file: File) -> tuple[Any, int]:
-    """The schema of a file and its rows."""
+def _schema_and_rows(file: File) -> tuple[Any, int]:
+    """Return the schema of a file and its number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -73,16 +73,16 @@ def _looked(file: File) -> tuple[Any, int]:
         while True:
             with opened(file) as handle:
                 if _is_parquet(file):
-                    known = pq.ParquetFile(handle)
-                    return known.schema_arrow, known.metadata.num_rows
+                    parquet = pq.ParquetFile(handle)
+                    return parquet.schema_arrow, parquet.metadata.num_rows
                 reader = _csv(handle, types)
                 schema = reader.schema
                 try:
                     return schema, sum(batch.num_rows for batch in reader)
                 except pa.ArrowInvalid as error:
-                    # Types are guessed from the beginning; a later value may need a wider one.
-                    place = re.search(r"In CSV column #(\d+): .*conversion error", str(error))
-                    field = schema.field(int(place.group(1))) if place else None
+                    # Types are inferred from the first block; a later value may need a wider one.
+                    match = re.search(r"In CSV column #(\d+): .*conversion error", str(error))
+                    field = schema.field(int(match.group(1))) if match else None
                     if field is None or types.get(field.name) == pa.string():
                         raise
                     types = {**types, field.name: _wider(field.type)}

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from orca.errors import ArgumentError, ColumnError, DataError, MissingPackageError, suggest
+from orca.shards.engines.base import Shard
 from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing
-from orca.shards.readers.reading import counted, own_errors, read
+from orca.shards.readers.reading import own_errors, read, with_shard_count
 from orca.shards.readers.writing import write_parts
 from orca.shards.tree import describe, join_rows, kind_of, leaves, tree_map
 from orca.shards.xshards import XShards
 
 Feature = tuple[str, tuple[int, ...]]
-"""A dtype ("int64", "float32", "bytes", "str" or another number) and the shape of one row."""
+"""A dtype ("bytes", "str" or a number such as "int64") and the shape of one row."""
 
 
 def read_tfrecord(
@@ -28,26 +29,44 @@ def read_tfrecord(
     num_shards: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> XShards:
-    """Read TFRecord files of tf.train.Example records as shards of dicts of arrays, one per file, or `num_shards`.
+    """Read TFRecord files of tf.train.Example records as shards of dicts of arrays.
 
-    `features` is ``{name: (dtype, shape)}``, for instance ``{"image": ("uint8", (28, 28)), "id": ("bytes", ())}``;
-    bytes that are asked for as numbers are taken as their memory. Without it, the first record of each file tells.
+    Args:
+        paths: A path, a folder, a glob, an fsspec URL, or a list of them.
+        features: ``{name: (dtype, shape)}``, such as ``{"image": ("uint8", (28, 28)), "id": ("bytes", ())}``. Bytes
+            with a numeric dtype are reinterpreted. Default: inferred from the first record of each file.
+        num_shards: Number of shards. Default: one per file.
+        storage_options: Options of the fsspec file system.
+
+    Raises:
+        ArgumentError: If a dtype is not supported.
+        ColumnError: If a feature is missing.
+        DataError: If a file is missing or damaged, or does not match `features`. Names file and record.
+        MissingPackageError: If TensorFlow is not installed.
     """
-    asked = None if features is None else {name: _feature(name, *entry) for name, entry in features.items()}
+    spec = None if features is None else {name: _feature(name, *entry) for name, entry in features.items()}
     files = listing(paths, storage_options)
     count = checked_count(num_shards)
     groups = grouped(files, min(count or len(files), len(files)))
     with own_errors():
-        shards = read(groups, _read_group, asked)
+        shards = read(groups, _read_group, spec)
         _check_alike(shards.transform_shard(describe).collect(), [group[0].label for group in groups])
-        return counted(shards, count)
+        return with_shard_count(shards, count)
 
 
 def write_tfrecord(shards: XShards, path: str | os.PathLike[str]) -> None:
-    """Write every shard to a TFRecord file of a new or empty folder, one tf.train.Example per row.
+    """Write every shard, from where it is stored, to a TFRecord file of a folder, one tf.train.Example per row.
 
-    Whole numbers and bools become int64, floats float32 (the format has no other), text and bytes bytes. Further
-    axes are written flat: give `read_tfrecord` their shape.
+    Integers and bools become int64, floats float32 (the format has no other), text and bytes become bytes. Further
+    axes are flattened: pass their shape to `read_tfrecord`.
+
+    Args:
+        shards: The XShards to write.
+        path: A new or empty folder, or one that an earlier call wrote, whose files are replaced.
+
+    Raises:
+        ArgumentError: If `shards` is not XShards.
+        DataError: If the folder holds other files, or a value cannot be written.
     """
     write_parts(shards, path, "tfrecord", _write)
 
@@ -68,59 +87,61 @@ def _tensorflow() -> Any:
     return tensorflow
 
 
-def _read_group(files: list[File], asked: dict[str, Feature] | None) -> Any:
-    found = [_read_file(file, asked) for file in files]
-    _check_alike([describe(part) for part in found], [file.label for file in files])
-    return join_rows(found)
+def _read_group(files: list[File], features: dict[str, Feature] | None) -> Shard:
+    parts = [_read_file(file, features) for file in files]
+    _check_alike([describe(part) for part in parts], [file.label for file in files])
+    return join_rows(parts)
 
 
-def _check_alike(found: list[dict[str, str]], labels: list[str]) -> None:
-    for told, label in zip(found, labels, strict=True):
-        if told != found[0]:
-            raise DataError(f"{label} has {told}, {labels[0]} has {found[0]}. Give features={{name: (dtype, shape)}}.")
+def _check_alike(dtypes: list[dict[str, str]], labels: list[str]) -> None:
+    for own, label in zip(dtypes, labels, strict=True):
+        if own != dtypes[0]:
+            raise DataError(f"{label} has {own}, {labels[0]} has {dtypes[0]}. Give features={{name: (dtype, shape)}}.")
 
 
-def _read_file(file: File, asked: dict[str, Feature] | None) -> dict[str, np.ndarray[Any, Any]]:
+def _read_file(file: File, features: dict[str, Feature] | None) -> dict[str, np.ndarray[Any, Any]]:
     if file.size == 0:
         raise DataError(f"{file.label} is empty (0 bytes). Remove it, or leave it out of paths=.")
     tf = _tensorflow()
     records = _records(tf, file)
     first = tf.train.Example.FromString(records[0]).features.feature
-    spec = {name: _inferred(entry) for name, entry in first.items()} if asked is None else asked
-    made = {}
-    for name, (dtype, shape) in sorted(spec.items()) if asked is None else spec.items():
+    if features is None:
+        features = {name: _inferred(first[name]) for name in sorted(first)}
+    columns = {}
+    for name, (dtype, shape) in features.items():
         if name not in first:
             raise ColumnError(
                 f"features={name!r} is not in {file.label}, record 1. Features: {', '.join(sorted(first))}."
                 + suggest(name, first)
             )
-        made[name] = _column(tf, file.label, records, name, first[name].WhichOneof("kind"), dtype, shape)
-    return made
+        columns[name] = _column(tf, file.label, records, name, first[name].WhichOneof("kind"), dtype, shape)
+    return columns
 
 
 def _records(tf: Any, file: File) -> list[bytes]:
-    found: list[bytes] = []
-    packed = "GZIP" if file.url.lower().endswith(".gz") else ""
+    records: list[bytes] = []
+    compression = "GZIP" if file.url.lower().endswith(".gz") else ""
     with _here(file) as path:
         try:
-            for raw in tf.data.TFRecordDataset(path, compression_type=packed).as_numpy_iterator():
-                found.append(raw)
+            for raw in tf.data.TFRecordDataset(path, compression_type=compression).as_numpy_iterator():
+                records.append(raw)
         except tf.errors.OpError as error:
             raise DataError(
-                f"{file.label}, record {len(found) + 1}: the file is truncated or damaged here ({error.message[:120]})."
+                f"{file.label}, record {len(records) + 1}: the file is truncated or damaged here "
+                f"({error.message[:120]})."
             ) from error
-    if not found:
+    if not records:
         raise DataError(f"{file.label} holds no record.")
     try:
-        tf.train.Example.FromString(found[0])
+        tf.train.Example.FromString(records[0])
     except Exception as error:
         raise DataError(f"{file.label}, record 1 is not a tf.train.Example.") from error
-    return found
+    return records
 
 
 @contextmanager
 def _here(file: File) -> Iterator[str]:
-    """A path of this machine with the file's bytes; TensorFlow knows no fsspec."""
+    """Provide the file at a local path, because TensorFlow does not support fsspec."""
     if file.local:
         yield file.url
         return
@@ -154,8 +175,8 @@ def _column(
                 tf.io.parse_single_example(raw, {name: single})
             except tf.errors.OpError:
                 raise DataError(
-                    f"{label}, record {number}: feature {name!r} is missing, or has not {length} values of "
-                    f"{stored.name}. Give features={{{name!r}: (dtype, shape)}}."
+                    f"{label}, record {number}: feature {name!r} is missing, or does not have {length} values "
+                    f"of {stored.name}. Give features={{{name!r}: (dtype, shape)}}."
                 ) from error
         raise DataError(f"{label}: feature {name!r} cannot be read: {error.message}") from error
     if memory:
@@ -168,7 +189,7 @@ def _column(
         values = np.array([text.decode() for text in values.reshape(-1)], object)
     elif dtype != "bytes":
         if np.dtype(dtype).kind in "iub" and values.dtype.kind == "f":
-            raise DataError(f"{label}: feature {name!r} holds floats; {dtype} would cut them off.")
+            raise DataError(f"{label}: feature {name!r} holds floats, which {dtype} would truncate.")
         cast = values.astype(dtype)
         if cast.dtype.kind in "iu" and not np.array_equal(cast, values):
             raise DataError(f"{label}: feature {name!r} has numbers that {dtype} cannot hold.")
@@ -190,22 +211,22 @@ def _write(shard: Any, file: Any) -> None:
             for row in range(rows):
                 feature = {name: column[row] for name, column in columns.items()}
                 writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-        with open(f"{folder}/records", "rb") as done:
-            while block := done.read(1 << 24):
+        with open(f"{folder}/records", "rb") as records:
+            while block := records.read(1 << 24):
                 file.write(block)
 
 
 def _lists(tf: Any, name: str, array: np.ndarray[Any, Any]) -> list[Any]:
-    """One tf.train.Feature per row."""
+    """Return one tf.train.Feature per row."""
     flat = array.reshape(len(array), -1)
     if array.dtype.kind in "iub":
         return [tf.train.Feature(int64_list=tf.train.Int64List(value=row)) for row in flat.astype("i8", copy=False)]
     if array.dtype.kind == "f":
         return [tf.train.Feature(float_list=tf.train.FloatList(value=row)) for row in flat]
-    made = []
+    features = []
     for number, row in enumerate(flat):
         values = [value.encode() if isinstance(value, str) else value for value in row]
         if not all(isinstance(value, bytes) for value in values):
-            raise DataError(f"{name!r}, row {number}: {row[0]!r} is neither number, text nor bytes. Fill or drop it.")
-        made.append(tf.train.Feature(bytes_list=tf.train.BytesList(value=values)))
-    return made
+            raise DataError(f"{name!r}, row {number}: {row[0]!r} is neither a number, text nor bytes. Fill or drop it.")
+        features.append(tf.train.Feature(bytes_list=tf.train.BytesList(value=values)))
+    return features

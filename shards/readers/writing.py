@@ -1,4 +1,4 @@
-"""Writes one file per shard into a folder: under a temporary name first, moved when all shards are written."""
+"""Writes one file per shard into a folder: under temporary names, renamed when all shards are written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PART = re.compile(r"part-\d{5,}\.\w+")
 
 
 def write_parts(shards: XShards, path: str | os.PathLike[str], ending: str, write: Callable[[Any, Any], None]) -> None:
-    """Call ``write(shard, file)`` for every shard where it lies; parts that an earlier call wrote are replaced."""
+    """Call ``write(shard, file)`` for every shard where it is stored; parts of an earlier call are replaced."""
     import fsspec
 
     if not isinstance(shards, XShards):
@@ -26,25 +26,25 @@ def write_parts(shards: XShards, path: str | os.PathLike[str], ending: str, writ
     target = target.rstrip("/")
     if files.isfile(target):
         raise DataError(f"path={url!r} is a file; expected a new or empty folder.")
-    there = files.ls(target, detail=False) if files.exists(target) else []
-    old = [str(name) for name in there if _is_part(str(name), ending)]
-    other = sorted(str(name).rpartition("/")[2] for name in there if str(name) not in old)
+    existing = files.ls(target, detail=False) if files.exists(target) else []
+    old = [str(name) for name in existing if _is_part(str(name), ending)]
+    other = sorted(str(name).rpartition("/")[2] for name in existing if str(name) not in old)
     if other:
-        raise DataError(f"path={url!r} holds other things ({', '.join(other[:3])}). Give a new or empty folder.")
+        raise DataError(f"path={url!r} holds other files ({', '.join(other[:3])}). Give a new or empty folder.")
     files.makedirs(target, exist_ok=True)
     mark = f".writing-{uuid.uuid4().hex[:12]}"
 
     def step(index: int, shard: Any) -> str:
-        there, folder = fsspec.core.url_to_fs(url)
+        remote, folder = fsspec.core.url_to_fs(url)
         # A repeated task writes another file, so that two attempts never share one.
         name = f"{folder.rstrip('/')}/{mark}-{uuid.uuid4().hex[:8]}"
-        with there.open(name, "wb") as file:
+        with remote.open(name, "wb") as file:
             write(shard, file)
         return name
 
     try:
         with own_errors():
-            written = shards._map(step).collect()
+            written = shards.transform_with_index(step).collect()
         for name in old:
             files.rm_file(name)
         for index, name in enumerate(written):
