@@ -1,4 +1,4 @@
-"""The feed: every row exactly once, in a documented order that neither shards nor ranks change."""
+"""The feed: every row exactly once, in a documented order that depends neither on shards nor on ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows_of(sizes):
 
 
 def epoch(sizes, world, batch_size, seed, shuffle, number=0):
-    """Global batches, put together from the ranks' shares."""
+    """Return the steps of an epoch, each with the batches of all ranks."""
     feeds = [
         Feed(rows_of(sizes), rank=rank, world=world, batch_size=batch_size, seed=seed, shuffle=shuffle)
         for rank in range(world)
@@ -36,7 +36,7 @@ def epoch(sizes, world, batch_size, seed, shuffle, number=0):
 @given(SIZES, st.integers(1, 4), st.integers(1, 9), st.integers(0, 3), st.booleans())
 def test_every_row_is_seen_once_and_ranks_do_not_change_the_order(sizes, world, batch_size, seed, shuffle):
     steps = epoch(sizes, world, batch_size, seed, shuffle)
-    seen = []
+    batches = []
     for shares in steps:
         real = [batch for batch in shares if not batch.filler]
         assert not shares[0].filler
@@ -49,8 +49,8 @@ def test_every_row_is_seen_once_and_ranks_do_not_change_the_order(sizes, world, 
         for batch in shares:
             np.testing.assert_array_equal(batch.data["x"][:, 0], batch.data["y"] * 10)
             assert len(batch.data["y"]) >= 1
-        seen.append(np.concatenate([batch.data["y"] for batch in real]))
-    order = np.concatenate(seen)
+        batches.append(np.concatenate([batch.data["y"] for batch in real]))
+    order = np.concatenate(batches)
     total = sum(sizes)
     expected = np.random.default_rng([seed, 0]).permutation(total) if shuffle else np.arange(total)
     np.testing.assert_array_equal(order, expected)
@@ -60,8 +60,8 @@ def test_every_row_is_seen_once_and_ranks_do_not_change_the_order(sizes, world, 
 @given(SIZES, st.integers(1, 3), st.integers(1, 5), st.integers(0, 5))
 def test_resuming_at_a_step_gives_the_rest_of_the_epoch(sizes, world, batch_size, first):
     feed = Feed(rows_of(sizes), rank=0, world=world, batch_size=batch_size, seed=1)
-    whole = [batch.data["y"].tolist() for batch in feed.epoch(2)]
-    assert [batch.data["y"].tolist() for batch in feed.epoch(2, first)] == whole[first:]
+    full = [batch.data["y"].tolist() for batch in feed.epoch(2)]
+    assert [batch.data["y"].tolist() for batch in feed.epoch(2, first)] == full[first:]
 
 
 def test_epochs_differ_and_seeds_differ():
@@ -95,9 +95,9 @@ def test_cut_finds_the_rows_across_shard_borders(sizes, data):
     start = data.draw(st.integers(0, total))
     stop = data.draw(st.integers(start, total))
     offsets = np.cumsum([0, *sizes])
-    found = [
+    rows = [
         row
         for piece in cut(sizes, start, stop)
         for row in range(offsets[piece.shard] + piece.start, offsets[piece.shard] + piece.stop)
     ]
-    assert found == list(range(start, stop))
+    assert rows == list(range(start, stop))

@@ -1,4 +1,4 @@
-"""A worker killed in the middle of a transform or a prediction changes nothing: its engine does the work again."""
+"""A worker killed during a transform or a prediction does not change the result: the engine repeats its work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.programs import kill_me_once, run
 
 
 def squares(shard, kill, mark):
-    """Kill something when the third shard comes by."""
+    """Kill something at the third shard."""
     time.sleep(0.05)
     if shard["id"][0] == 2:
         kill(mark)
@@ -23,14 +23,14 @@ def squares(shard, kill, mark):
 
 
 def check(shards, mark):
-    found = shards.to_numpy()
+    result = shards.to_numpy()
     assert Path(mark).exists()
-    np.testing.assert_array_equal(found["id"], np.arange(12))
-    np.testing.assert_array_equal(found["square"], np.arange(12) ** 2)
+    np.testing.assert_array_equal(result["id"], np.arange(12))
+    np.testing.assert_array_equal(result["square"], np.arange(12) ** 2)
 
 
 class Doubling(nn.Module):
-    """Twice its input; kills its process once, when row 7 comes by."""
+    """Doubles its input; kills its process once, at row 7."""
 
     def __init__(self, config):
         super().__init__()
@@ -59,11 +59,11 @@ def test_killed_ray_worker_loses_and_repeats_no_row_of_a_prediction(ray_cluster,
     est = Estimator.from_torch(model=Doubling, config={"mark": mark}, loss=nn.MSELoss(), optimizer=torch.optim.SGD)
     rows = np.arange(12, dtype="f4").reshape(12, 1)
     if kind == "dataset":
-        found = est.predict(ray.data.from_numpy(np.array_split(rows, 5)), feature_cols="data", batch_size=2)
-        ids, doubled = (np.stack(found.to_pandas()[name]).ravel() for name in ("data", "prediction"))
+        result = est.predict(ray.data.from_numpy(np.array_split(rows, 5)), feature_cols="data", batch_size=2)
+        ids, doubled = (np.stack(result.to_pandas()[name]).ravel() for name in ("data", "prediction"))
     else:
-        told = est.predict(XShards.partition({"x": rows}, num_shards=5), batch_size=2).to_numpy()
-        ids, doubled = told["x"].ravel(), told["prediction"].ravel()
+        result = est.predict(XShards.partition({"x": rows}, num_shards=5), batch_size=2).to_numpy()
+        ids, doubled = result["x"].ravel(), result["prediction"].ravel()
     assert Path(mark).exists()
     np.testing.assert_array_equal(ids, np.arange(12))
     np.testing.assert_array_equal(doubled, 2 * np.arange(12))
@@ -73,7 +73,7 @@ def test_killed_ray_worker_loses_and_repeats_no_row_of_a_prediction(ray_cluster,
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_killed_spark_executor_changes_neither_a_transform_nor_a_prediction(tmp_path):
-    said = run(f"""
+    output = run(f"""
         import os
         import numpy as np
         from orca import Estimator, XShards, init_orca_context
@@ -93,16 +93,16 @@ def test_killed_spark_executor_changes_neither_a_transform_nor_a_prediction(tmp_
         predicted = est.predict(frame, batch_size=4)
 
         def killer(batches):
-            # When predictions of the third partition have begun to come out.
+            # After the first predictions of the third partition.
             for batch in batches:
                 if batch.column("id")[0].as_py() >= 120:
                     kill_executor_once(second)
                 yield batch
 
-        found = predicted.mapInArrow(killer, predicted.schema).toPandas().sort_values("id")
+        result = predicted.mapInArrow(killer, predicted.schema).toPandas().sort_values("id")
         assert os.path.exists(second)
-        assert found["id"].tolist() == list(range(360))
-        np.testing.assert_allclose(np.stack(found["prediction"]), dense_result(x), atol=1e-5)
+        assert result["id"].tolist() == list(range(360))
+        np.testing.assert_allclose(np.stack(result["prediction"]), dense_result(x), atol=1e-5)
         print("the same")
     """)
-    assert "the same" in said
+    assert "the same" in output

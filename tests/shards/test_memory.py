@@ -1,4 +1,4 @@
-"""Copies are counted: what each path costs in memory over all processes, and data larger than memory."""
+"""Memory of all processes on each data path, and data larger than memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orca import Estimator, XShards, init_orca_context
 from tests.memory import Peak, family_pss
 
 class Narrow(nn.Module):
-    # Reads whole rows, learns little: the memory is the data's.
+    # Reads whole rows and has few weights, so that the memory used is that of the data.
     def __init__(self):
         super().__init__()
         self.last = nn.Linear(1, 2)
@@ -39,7 +39,7 @@ def run_with(code: str, **environment: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_numpy_to_batches_of_two_ranks_holds_the_data_once():
-    said = run_with("""
+    output = run_with("""
         init_orca_context(cores=2)
         est = estimator()
         est.fit(np.zeros((8, 1024), "f4"), np.zeros(8, "i8"), batch_size=8)
@@ -54,7 +54,7 @@ def test_numpy_to_batches_of_two_ranks_holds_the_data_once():
             est.fit(shards, epochs=2, batch_size=1024)
         print((watch.peak - base) / size)
     """)
-    ratio = float(said.split()[-1])
+    ratio = float(output.split()[-1])
     print(f"numpy -> XShards -> two ranks: {ratio:.2f} x the data")
     assert ratio <= 1.3
 
@@ -63,7 +63,7 @@ def test_numpy_to_batches_of_two_ranks_holds_the_data_once():
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_spark_frame_to_batches_of_two_ranks_stays_below_two_and_a_half(tmp_path):
-    said = run_with(
+    output = run_with(
         f"""
         import pyarrow as pa, pyarrow.parquet as pq
         rows, width = 262144, 1024
@@ -87,13 +87,13 @@ def test_spark_frame_to_batches_of_two_ranks_stays_below_two_and_a_half(tmp_path
         print((watch.peak - base) / (rows * width * 4))
         """
     )
-    ratio = float(said.split()[-1])
+    ratio = float(output.split()[-1])
     print(f"Spark DataFrame -> two ranks: {ratio:.2f} x the data")
     assert ratio <= 2.5
 
 
 class Cage:
-    """A memory control group (version 1 or 2) below our own; counts the page cache too, as a container does."""
+    """A memory control group (version 1 or 2) below our own; it includes the page cache, as a container does."""
 
     def __init__(self, limit: int) -> None:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
@@ -112,7 +112,7 @@ class Cage:
         except OSError as error:
             if self.path.exists():
                 self.path.rmdir()
-            pytest.skip(f"no right to make a memory control group here: {error}")
+            pytest.skip(f"no permission to create a memory control group here: {error}")
 
     @property
     def peak(self) -> int:
@@ -129,7 +129,7 @@ def test_data_twice_as_large_as_the_memory_limit_trains_within_it(tmp_path):
     rows, width = 5120, 65536
     cage = Cage(limit)
     try:
-        said = run_with(
+        output = run_with(
             f"""
             open({str(cage.path / "cgroup.procs")!r}, "w").write(str(os.getpid()))
             x = np.lib.format.open_memmap({str(tmp_path / "x.npy")!r}, "w+", "f4", ({rows}, {width}))
@@ -147,8 +147,8 @@ def test_data_twice_as_large_as_the_memory_limit_trains_within_it(tmp_path):
             """,
             TMPDIR=str(tmp_path),
         )
-        assert int(said.split()[0]) == rows
-        first, second = map(float, said.split()[1:])
+        assert int(output.split()[0]) == rows
+        first, second = map(float, output.split()[1:])
         assert second < first
         assert cage.peak <= limit
     finally:
@@ -158,7 +158,7 @@ def test_data_twice_as_large_as_the_memory_limit_trains_within_it(tmp_path):
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_without_enough_memory_says_so_instead_of_hanging():
-    said = run_with("""
+    output = run_with("""
         from orca.errors import ResourceError
         init_orca_context(runtime="spark", cores=2, memory="512m")
         try:
@@ -166,5 +166,5 @@ def test_spark_without_enough_memory_says_so_instead_of_hanging():
         except ResourceError as error:
             print(error)
     """)
-    assert "lack of memory" in said
-    assert 'memory="8g"' in said
+    assert "lack of memory" in output
+    assert 'memory="8g"' in output

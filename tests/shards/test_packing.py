@@ -1,4 +1,4 @@
-"""Packed shards: any object comes back, large buffers are aligned and shared, files are freed."""
+"""Packed shards: any object survives a round trip, large buffers are aligned and shared, files are removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TREES = st.recursive(
 
 @settings(max_examples=60, deadline=None)
 @given(TREES)
-def test_any_tree_comes_back(tree):
+def test_any_tree_survives_a_round_trip(tree):
     np.testing.assert_equal(unpack(pack(tree)), tree)
 
 
@@ -56,7 +56,7 @@ def test_damaged_file_is_refused(tmp_path):
         read_file(str(path))
 
 
-def test_shard_file_is_freed_with_its_last_reference():
+def test_shard_file_is_removed_with_its_last_reference():
     shard = store.keep({"x": np.zeros(5000)})
     path = shard.path
     data = shard.load()["x"]
@@ -72,9 +72,9 @@ def test_folder_of_a_killed_process_is_swept_by_the_next():
         "import os, signal, numpy as np; from orca.shards import store; "
         "print(store.keep(np.zeros(10)).path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    folder = Path(said.stdout.strip()).parent
-    # The reference is gone before the kill, the folder is not.
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    folder = Path(process.stdout.strip()).parent
+    # The file was removed with its last reference, before the kill; the folder was not.
     assert folder.exists()
     scratch("orca-shards-").remove()
     assert not folder.exists()

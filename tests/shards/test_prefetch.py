@@ -1,4 +1,4 @@
-"""Prefetching: the same items in the same order, errors passed on, no thread left behind."""
+"""Prefetching: the same items in the same order, errors propagated, no thread leaked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "orca-prefetch"]
 
 
-def test_items_come_in_order_and_work_overlaps():
+def test_items_keep_their_order_and_no_thread_remains():
     def slow():
         for number in range(6):
             time.sleep(0.05)
@@ -24,7 +24,7 @@ def test_items_come_in_order_and_work_overlaps():
     assert not threads()
 
 
-def test_errors_arrive_where_the_item_would_have():
+def test_errors_are_raised_in_place_of_the_item():
     def broken():
         yield 1
         raise LookupError("second")
@@ -36,19 +36,19 @@ def test_errors_arrive_where_the_item_would_have():
     assert not threads()
 
 
-def test_leaving_early_ends_the_thread_and_holds_only_a_few_items():
-    made = []
+def test_stopping_early_ends_the_thread_and_prefetches_only_a_few_items():
+    produced = []
 
     def endless():
         number = 0
         while True:
-            made.append(number)
+            produced.append(number)
             yield number
             number += 1
 
     stream = ahead(endless(), depth=2)
     assert next(stream) == 0
     time.sleep(0.3)
-    assert len(made) <= 5
+    assert len(produced) <= 5
     stream.close()
     assert not threads()

@@ -1,4 +1,4 @@
-"""Arrays of numbers that cross from Java to Python as bytes come out as the lists they are, however Java holds them."""
+"""Arrays of numbers sent from Java to Python as bytes become the same lists, in whichever form Java holds them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ROWS = {
 }
 
 
-def crossed(frame):
-    """The frame's columns as Python gets them, and what Spark sent for it."""
+def received_lists(frame):
+    """Return the frame's columns as Python reads them, and the table that Spark sent."""
     columns, received = sent(frame, frame.columns)
-    given = frame.select([column.alias(str(number)) for number, column in enumerate(columns)]).toArrow()
-    return pa.concat_tables(received(batch.columns) for batch in given.to_batches()), given
+    sent_table = frame.select([column.alias(str(number)) for number, column in enumerate(columns)]).toArrow()
+    return pa.concat_tables(received(batch.columns) for batch in sent_table.to_batches()), sent_table
 
 
 SCHEMA = "id int, features array<float>"
@@ -42,11 +42,11 @@ def sums(tables):
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
-@pytest.mark.parametrize("ready", [True, False], ids=["cached", "read at once"])
-def test_arrays_come_out_as_they_are(spark_session, tmp_path, kind, ready):
-    whole = float if kind in ("float", "double") else int
+@pytest.mark.parametrize("ready", [True, False], ids=["cached", "not cached"])
+def test_arrays_keep_their_values_and_types(spark_session, tmp_path, kind, ready):
+    number_type = float if kind in ("float", "double") else int
     columns = {
-        name: [row and [value if value is None else whole(value) for value in row] for row in rows]
+        name: [row and [value if value is None else number_type(value) for value in row] for row in rows]
         for name, rows in ROWS.items()
     }
     schema = ", ".join(f"`{name}` array<{kind}>" for name in columns)
@@ -54,80 +54,83 @@ def test_arrays_come_out_as_they_are(spark_session, tmp_path, kind, ready):
     stored.coalesce(1).write.parquet(str(tmp_path / "rows"))
     frame = spark_session.read.parquet(str(tmp_path / "rows"))
     frame = frame.cache() if ready else frame
-    lists, given = crossed(frame)
+    lists, sent_table = received_lists(frame)
     assert lists.to_pydict() == columns
     assert lists.schema.types == frame.toArrow().schema.types
     for number, rows in enumerate(columns.values()):
-        blobs = given.column(2 * number)
+        blobs = sent_table.column(2 * number)
         assert blobs.type == pa.binary()
-        # Columns of a file that is read at once are pieces of the whole file's: these cross as lists.
+        # Columns of a file that is not cached are slices of a larger buffer, which are sent as lists.
         assert blobs.null_count == (sum(row is None for row in rows) if ready else len(rows))
     frame.unpersist()
 
 
 def test_arrays_of_both_kinds_in_one_column_keep_their_rows(spark_session):
     stored = [(1, [1.5, None]), (2, [2.5]), (3, None), (4, [])]
-    frame = spark_session.createDataFrame(stored, "id int, made array<double>").coalesce(1).cache()
-    mixed = frame.selectExpr("id", "if(id = 2, from_json('[2.0, null]', 'array<double>'), made) as made")
-    lists, given = crossed(mixed.select("made"))
-    assert lists["made"].to_pylist() == [[1.5, None], [2.0, None], None, []]
-    assert [value is None for value in given.column(0).to_pylist()] == [False, True, True, False]
+    frame = spark_session.createDataFrame(stored, "id int, numbers array<double>").coalesce(1).cache()
+    mixed = frame.selectExpr("id", "if(id = 2, from_json('[2.0, null]', 'array<double>'), numbers) as numbers")
+    lists, sent_table = received_lists(mixed.select("numbers"))
+    assert lists["numbers"].to_pylist() == [[1.5, None], [2.0, None], None, []]
+    assert [value is None for value in sent_table.column(0).to_pylist()] == [False, True, True, False]
     frame.unpersist()
 
 
-@pytest.mark.parametrize("ready", [True, False], ids=["cached", "read at once"])
+@pytest.mark.parametrize("ready", [True, False], ids=["cached", "not cached"])
 def test_predictions_see_the_arrays_of_a_file(spark_session, tmp_path, ready):
     rows = np.random.default_rng(0).random((50, 70), dtype="f4")
     stored = spark_session.createDataFrame([(number, row.tolist()) for number, row in enumerate(rows)], SCHEMA)
     stored.repartition(3).write.parquet(str(tmp_path / "rows"))
     frame = spark_session.read.parquet(str(tmp_path / "rows"))
     frame = frame.cache() if ready else frame
-    found = add_columns(frame, ["features"], sums).orderBy("id").toPandas()
-    np.testing.assert_allclose(found["sum"], rows.sum(axis=1), rtol=1e-6)
+    result = add_columns(frame, ["features"], sums).orderBy("id").toPandas()
+    np.testing.assert_allclose(result["sum"], rows.sum(axis=1), rtol=1e-6)
     frame.unpersist()
 
 
-def test_vectors_cross_as_bytes_if_all_their_values_are_stored(spark_session):
+def test_dense_vectors_are_sent_as_bytes(spark_session):
     from pyspark.ml.linalg import Vectors
 
     vectors = [Vectors.dense([1.5, 0.0]), Vectors.sparse(3, {1: 2.5}), Vectors.dense([]), Vectors.sparse(2, {})]
-    frame = spark_session.createDataFrame(enumerate(vectors), ["id", "made"]).coalesce(1).cache()
-    lists, given = crossed(frame.select("made"))
-    assert lists["made"].to_pylist() == [[1.5, 0.0], [0.0, 2.5, 0.0], [], [0.0, 0.0]]
-    assert [value is None for value in given.column(0).to_pylist()] == [False, True, False, True]
+    frame = spark_session.createDataFrame(enumerate(vectors), ["id", "numbers"]).coalesce(1).cache()
+    lists, sent_table = received_lists(frame.select("numbers"))
+    assert lists["numbers"].to_pylist() == [[1.5, 0.0], [0.0, 2.5, 0.0], [], [0.0, 0.0]]
+    assert [value is None for value in sent_table.column(0).to_pylist()] == [False, True, False, True]
     frame.unpersist()
 
 
-def test_a_spark_that_cannot_be_asked_for_bytes_sends_lists(spark_session, monkeypatch):
+def test_a_spark_without_access_to_bytes_sends_lists(spark_session, monkeypatch):
     frame = spark_session.createDataFrame([(1, [1.5, None]), (2, [2.5, 3.5])], SCHEMA).coalesce(1).cache()
     monkeypatch.setattr(spark_arrays, "_CATALYST", "org.apache.spark.elsewhere")
-    lists, given = crossed(frame)
-    assert given.num_columns == 2
+    lists, sent_table = received_lists(frame)
+    assert sent_table.num_columns == 2
     assert lists.to_pydict() == {"id": [1, 2], "features": [[1.5, None], [2.5, 3.5]]}
     frame.unpersist()
 
 
 def test_slices_of_the_bytes_are_read_where_they_begin():
-    def held(values, missing=0):
+    def java_array(values, missing=0):
         return np.int64(len(values)).tobytes() + np.uint64(missing).tobytes() + np.array(values, "f8").tobytes()
 
-    blobs = pa.array([held([9.0]), held([1.0, 2.0]), None, held([3.0, 0.0], missing=2), held([4.0, 5.0])], pa.binary())
+    blobs = pa.array(
+        [java_array([9.0]), java_array([1.0, 2.0]), None, java_array([3.0, 0.0], missing=2), java_array([4.0, 5.0])],
+        pa.binary(),
+    )
     others = pa.array([[], [], [7.0], [], []], pa.list_(pa.float64()))
     expected = [[9.0], [1.0, 2.0], [7.0], [3.0, None], [4.0, 5.0]]
     for low in range(5):
         for high in range(low, 6):
-            made = as_lists(blobs[low:high], others[low:high], np.dtype("f8"))
-            assert made.to_pylist() == expected[low:high]
+            lists = as_lists(blobs[low:high], others[low:high], np.dtype("f8"))
+            assert lists.to_pylist() == expected[low:high]
 
 
 def test_a_frame_may_change_after_its_columns_were_added(spark_session):
-    """What Spark leaves out later may change how Java holds the arrays: the numbers stay."""
+    """Columns that Spark prunes later may change how Java holds the arrays, but not the numbers."""
     frame = spark_session.range(6).selectExpr("id", "array(cast(id as float), 2.0f) as features")
-    found = add_columns(frame, ["features"], sums)
+    result = add_columns(frame, ["features"], sums)
     expected = [id + 2.0 for id in range(6)]
-    assert [row["sum"] for row in found.orderBy("id").collect()] == expected
-    assert sorted(row["sum"] for row in found.select("sum").collect()) == expected
-    union = found.select("sum").union(add_columns(frame.cache(), ["features"], sums).select("sum"))
+    assert [row["sum"] for row in result.orderBy("id").collect()] == expected
+    assert sorted(row["sum"] for row in result.select("sum").collect()) == expected
+    union = result.select("sum").union(add_columns(frame.cache(), ["features"], sums).select("sum"))
     assert sorted(row["sum"] for row in union.collect()) == sorted(expected * 2)
     frame.unpersist()
 
@@ -138,7 +141,7 @@ def test_shards_of_a_frame_have_its_arrays(spark_session, tmp_path):
     spark_session.createDataFrame(rows, schema).repartition(3).write.parquet(str(tmp_path / "rows"))
     frame = spark_session.read.parquet(str(tmp_path / "rows"))
     parts = [unpack(blob) for blob in frame_to_parts(frame, None, lambda table: table).collect()]
-    found = pa.concat_tables(parts).sort_by("id").to_pylist()
-    assert found == [
+    result = pa.concat_tables(parts).sort_by("id").to_pylist()
+    assert result == [
         {"id": id, "numbers": numbers, "word": word, "nested": nested} for id, numbers, word, nested in rows
     ]

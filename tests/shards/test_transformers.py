@@ -1,4 +1,4 @@
-"""Scalers and indexer: on all three engines, however the rows are cut, they agree with scikit-learn and pandas."""
+"""Scalers and indexer agree with scikit-learn and pandas on all three engines, however the rows are split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-NUMBERS = ["plain", "far", "tiny", "gap", "same", "whole"]
+NUMBERS = ["plain", "far", "tiny", "gap", "same", "integer"]
 
 
 def frame(rows=23, seed=0):
@@ -36,7 +36,7 @@ def frame(rows=23, seed=0):
             "tiny": rng.normal(size=rows) * 1e-9,
             "gap": np.where(rng.random(rows) < 0.3, np.nan, rng.normal(size=rows)),
             "same": 0.1,
-            "whole": rng.integers(-50, 50, rows),
+            "integer": rng.integers(-50, 50, rows),
             "name": rng.choice(["ann", "bob", "cy", "dee"], rows, p=[0.1, 0.4, 0.4, 0.1]),
             "code": rng.integers(0, 4, rows),
         }
@@ -45,7 +45,7 @@ def frame(rows=23, seed=0):
 
 frames = st.builds(frame, rows=st.integers(1, 40), seed=st.integers(0, 1000))
 cuts = st.lists(st.floats(0, 1), min_size=0, max_size=3)
-"""Where to cut, as parts of the rows; equal entries and the ends make empty shards."""
+"""Where to split, as fractions of the rows; equal entries and the ends make empty shards."""
 
 
 def pieces(data, where):
@@ -62,8 +62,8 @@ def dicts_of(arrays, where=(0.2, 0.2, 0.7)):
     return XShards.from_shards([dict(zip(cut, parts, strict=True)) for parts in zip(*cut.values(), strict=True)])
 
 
-def close(found, expected, atol=1e-9):
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=atol)
+def close(result, expected, atol=1e-9):
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=atol)
 
 
 def values(learned):
@@ -71,7 +71,7 @@ def values(learned):
 
 
 def quietly(fit, data):
-    """Let scikit-learn fit columns without any value, which it can but warns of."""
+    """Fit without the warning that scikit-learn gives for columns without values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return fit(data)
@@ -80,13 +80,15 @@ def quietly(fit, data):
 class TestScalers:
     @FEW
     @given(data=frames, where=cuts, with_mean=st.booleans(), with_std=st.booleans())
-    def test_standard_scaler_equals_sklearn_whatever_the_cut(self, context: Context, data, where, with_mean, with_std):
+    def test_standard_scaler_equals_sklearn_however_the_rows_are_split(
+        self, context: Context, data, where, with_mean, with_std
+    ):
         shards = shards_of(data, where)
         scaler = StandardScaler(inputCol=NUMBERS, with_mean=with_mean, with_std=with_std)
         scaled = scaler.fit_transform(shards)
-        known = preprocessing.StandardScaler(with_mean=with_mean, with_std=with_std)
-        expected = quietly(known.fit_transform, data[NUMBERS])
-        # Far from zero a mean has fewer digits after the point, in scikit-learn as here.
+        reference = preprocessing.StandardScaler(with_mean=with_mean, with_std=with_std)
+        expected = quietly(reference.fit_transform, data[NUMBERS])
+        # Far from zero a mean has fewer digits after the decimal point, in scikit-learn too.
         close(scaled.to_pandas()[NUMBERS], expected, atol=1e-8)
         learned = quietly(preprocessing.StandardScaler().fit, data[NUMBERS])
         close(values(scaler.mean_), learned.mean_, atol=1e-16)
@@ -98,16 +100,16 @@ class TestScalers:
 
     @FEW
     @given(data=frames, where=cuts, low=st.sampled_from([0.0, -1.0, 0.25]), width=st.sampled_from([1.0, 3.0]))
-    def test_min_max_scaler_equals_sklearn_whatever_the_cut(self, context: Context, data, where, low, width):
+    def test_min_max_scaler_equals_sklearn_however_the_rows_are_split(self, context: Context, data, where, low, width):
         shards = shards_of(data, where)
         scaler = MinMaxScaler(inputCol=NUMBERS, min=low, max=low + width)
         scaled = scaler.fit_transform(shards)
-        known = preprocessing.MinMaxScaler(feature_range=(low, low + width))
-        expected = quietly(known.fit_transform, data[NUMBERS])
+        reference = preprocessing.MinMaxScaler(feature_range=(low, low + width))
+        expected = quietly(reference.fit_transform, data[NUMBERS])
         close(scaled.to_pandas()[NUMBERS], expected, atol=1e-8)
-        np.testing.assert_array_equal(values(scaler.data_min_), known.data_min_)
-        np.testing.assert_array_equal(values(scaler.data_max_), known.data_max_)
-        np.testing.assert_array_equal(values(scaler.data_range_), known.data_range_)
+        np.testing.assert_array_equal(values(scaler.data_min_), reference.data_min_)
+        np.testing.assert_array_equal(values(scaler.data_max_), reference.data_max_)
+        np.testing.assert_array_equal(values(scaler.data_range_), reference.data_range_)
         close(scaler.inverse_transform(scaled).to_pandas()[NUMBERS], data[NUMBERS])
 
     @FEW
@@ -118,37 +120,37 @@ class TestScalers:
         cube[rng.random(cube.shape) < 0.1] = np.nan
         arrays = {"one": rng.normal(size=rows), "cube": cube, "small": rng.normal(size=(rows, 2)).astype("f4")}
         shards = dicts_of(arrays, where)
-        for ours, known in (
+        for ours, reference in (
             (StandardScaler(inputCol=list(arrays)), preprocessing.StandardScaler()),
             (MinMaxScaler(inputCol=list(arrays)), preprocessing.MinMaxScaler()),
         ):
             scaled = ours.fit_transform(shards)
-            found, back = scaled.to_numpy(), ours.inverse_transform(scaled).to_numpy()
-            close(found["one"], known.fit_transform(arrays["one"][:, None])[:, 0])
-            close(found["cube"], quietly(known.fit_transform, cube.reshape(-1, 3)).reshape(cube.shape))
+            result, back = scaled.to_numpy(), ours.inverse_transform(scaled).to_numpy()
+            close(result["one"], reference.fit_transform(arrays["one"][:, None])[:, 0])
+            close(result["cube"], quietly(reference.fit_transform, cube.reshape(-1, 3)).reshape(cube.shape))
             close(back["cube"], cube)
-            assert found["small"].dtype == np.float32
-            wide = known.fit_transform(arrays["small"].astype("f8"))
-            np.testing.assert_allclose(found["small"], wide, rtol=1e-5, atol=1e-6)
+            assert result["small"].dtype == np.float32
+            wide = reference.fit_transform(arrays["small"].astype("f8"))
+            np.testing.assert_allclose(result["small"], wide, rtol=1e-5, atol=1e-6)
 
     def test_digits_survive_a_mean_far_from_zero(self, local: Context):
         data = np.random.default_rng(0).normal(size=1000) * 1e-3
         shards = dicts_of({"x": data + 1e9}, where=(0.0, 0.013, 0.9))
-        # 1e9 leaves steps of 1.2e-7, so the deviation of the values as stored is the one to find.
+        # Near 1e9 floats are 1.2e-7 apart, so the expected deviation is that of the values as stored.
         assert StandardScaler(inputCol="x").fit(shards).scale_ == pytest.approx(np.std((data + 1e9) - 1e9), rel=1e-9)
 
-    def test_the_ends_are_met_exactly(self, local: Context):
+    def test_minimum_and_maximum_are_exact(self, local: Context):
         data = np.random.default_rng(0).normal(size=1000) * 0.1 + 1e5
-        found = MinMaxScaler(inputCol="x").fit_transform(dicts_of({"x": data})).to_numpy()["x"]
-        assert (found.min(), found.max()) == (0.0, 1.0)
+        result = MinMaxScaler(inputCol="x").fit_transform(dicts_of({"x": data})).to_numpy()["x"]
+        assert (result.min(), result.max()) == (0.0, 1.0)
 
-    def test_output_columns_keep_the_inputs_and_lead_back(self, context: Context):
+    def test_output_columns_keep_the_inputs_and_can_be_inverted(self, context: Context):
         data = frame()
         scaler = StandardScaler(inputCol=["plain", "gap"], outputCol=["a", "b"])
         scaled = scaler.fit_transform(shards_of(data))
-        found = scaled.to_pandas()
-        pd.testing.assert_frame_equal(found[list(data.columns)], data)
-        close(found["b"], (data["gap"] - data["gap"].mean()) / data["gap"].std(ddof=0))
+        result = scaled.to_pandas()
+        pd.testing.assert_frame_equal(result[list(data.columns)], data)
+        close(result["b"], (data["gap"] - data["gap"].mean()) / data["gap"].std(ddof=0))
         only = scaler.inverse_transform(scaled.select(["a", "b"])).to_pandas()
         close(only[["plain", "gap"]], data[["plain", "gap"]])
         with pytest.raises(TransformError, match="outputCol='a' is not in the data"):
@@ -160,7 +162,7 @@ class TestScalers:
         assert StandardScaler(inputCol=["x"]).fit(shards).mean_ == {"x": 2.0}
         assert MinMaxScaler(inputCol="m").fit(shards).data_max_.tolist() == [1.0, 1.0]
 
-    def test_missing_values_in_any_type_are_left_out_and_stay(self, local: Context):
+    def test_missing_values_of_any_type_are_ignored_and_stay_missing(self, local: Context):
         decimals = [decimal.Decimal("1.5"), None, decimal.Decimal("3.5")]
         data = pd.DataFrame(
             {
@@ -172,11 +174,11 @@ class TestScalers:
             }
         )
         shards = XShards.from_pandas(data, 3)
-        found = MinMaxScaler(inputCol=list(data.columns)).fit_transform(shards).to_pandas()
+        result = MinMaxScaler(inputCol=list(data.columns)).fit_transform(shards).to_pandas()
         for name in ("nullable", "object", "decimal"):
-            np.testing.assert_array_equal(found[name], [0.0, np.nan, 1.0])
-        assert found["nothing"].isna().all()
-        assert found["flag"].tolist() == [1.0, 0.0, 1.0]
+            np.testing.assert_array_equal(result[name], [0.0, np.nan, 1.0])
+        assert result["nothing"].isna().all()
+        assert result["flag"].tolist() == [1.0, 0.0, 1.0]
 
     def test_a_later_fit_does_not_change_an_earlier_transform(self, local: Context):
         shards, scaler = dicts_of({"x": np.arange(4.0)}), MinMaxScaler(inputCol="x")
@@ -188,14 +190,14 @@ class TestScalers:
 class TestStringIndexer:
     @FEW
     @given(data=frames, where=cuts)
-    def test_labels_equal_value_counts_whatever_the_cut(self, context: Context, data, where):
+    def test_labels_equal_value_counts_however_the_rows_are_split(self, context: Context, data, where):
         indexer = StringIndexer(inputCol=["name", "code"], outputCol=["n", "c"])
-        found = indexer.fit_transform(shards_of(data, where)).to_pandas()
+        result = indexer.fit_transform(shards_of(data, where)).to_pandas()
         for name, target in (("name", "n"), ("code", "c")):
             counts = data[name].value_counts().sort_index().sort_values(ascending=False, kind="stable")
             assert indexer.labels_[name] == counts.index.tolist()
-            assert found[target].dtype == np.int64
-            assert [indexer.labels_[name][number] for number in found[target]] == data[name].tolist()
+            assert result[target].dtype == np.int64
+            assert [indexer.labels_[name][number] for number in result[target]] == data[name].tolist()
 
     @FEW
     @given(data=frames, where=cuts)
@@ -204,33 +206,33 @@ class TestStringIndexer:
         pairs = np.stack([names, names[::-1]], axis=1)
         shards = dicts_of({"name": names, "pair": pairs}, where)
         indexer = StringIndexer(inputCol=["name", "pair"])
-        found = indexer.fit_transform(shards).to_numpy()
+        result = indexer.fit_transform(shards).to_numpy()
         assert indexer.labels_["name"] == indexer.labels_["pair"]
         labels = np.array(indexer.labels_["pair"])
-        np.testing.assert_array_equal(labels[found["pair"]], pairs)
-        np.testing.assert_array_equal(labels[found["name"]], names)
+        np.testing.assert_array_equal(labels[result["pair"]], pairs)
+        np.testing.assert_array_equal(labels[result["name"]], names)
 
     def test_unseen_and_missing_labels_are_refused_kept_or_skipped(self, context: Context):
-        seen = XShards.from_pandas(pd.DataFrame({"name": ["ann", "bob", "bob"]}), 2)
+        training = XShards.from_pandas(pd.DataFrame({"name": ["ann", "bob", "bob"]}), 2)
         data = pd.DataFrame({"name": ["ann", "bbo", None, "bob"], "row": range(4)})
         shards = XShards.from_pandas(data, 2)
-        indexer = StringIndexer(inputCol="name").fit(seen)
+        indexer = StringIndexer(inputCol="name").fit(training)
         with pytest.raises(TransformError, match=r"label 'bbo' in column 'name' was not seen.*Did you mean 'bob'"):
             indexer.transform(XShards.from_pandas(data.iloc[:2], 2)).collect()
         with pytest.raises(TransformError, match="shard 1: DataError: Column 'name' has a missing label"):
             indexer.transform(XShards.from_pandas(data.iloc[[0, 2]], 2)).collect()
-        kept = StringIndexer(inputCol="name", handle_invalid="keep").fit(seen).transform(shards).to_pandas()
-        assert kept["name"].tolist() == [1, 2, 2, 0]
-        skipped = StringIndexer(inputCol="name", handle_invalid="skip").fit(seen).transform(shards).to_pandas()
-        assert skipped.to_dict("list") == {"name": [1, 0], "row": [0, 3]}
+        with_keep = StringIndexer(inputCol="name", handle_invalid="keep").fit(training).transform(shards).to_pandas()
+        assert with_keep["name"].tolist() == [1, 2, 2, 0]
+        with_skip = StringIndexer(inputCol="name", handle_invalid="skip").fit(training).transform(shards).to_pandas()
+        assert with_skip.to_dict("list") == {"name": [1, 0], "row": [0, 3]}
 
     def test_skip_drops_whole_rows_of_arrays_and_empty_shards_stay(self, local: Context):
         indexer = StringIndexer(inputCol="pair", handle_invalid="skip")
         indexer.fit(XShards.partition({"pair": np.array([["a", "b"]])}))
         shards = dicts_of({"pair": np.array([["a", "b"], ["a", "z"], ["b", "b"]]), "row": np.arange(3)}, (0.0, 0.5))
-        found = indexer.transform(shards).to_numpy()
-        assert found["pair"].tolist() == [[0, 1], [1, 1]]
-        assert found["row"].tolist() == [0, 2]
+        result = indexer.transform(shards).to_numpy()
+        assert result["pair"].tolist() == [[0, 1], [1, 1]]
+        assert result["row"].tolist() == [0, 2]
 
     def test_labels_of_different_types_are_refused(self, local: Context):
         mixed = XShards.from_pandas(pd.DataFrame({"a": pd.Series(["x", 1], dtype=object)}), 2)
@@ -254,7 +256,7 @@ class TestAll:
             return shard
 
         shards = shards_of(frame()).transform_shard(touch)
-        transformer = make(["code", "whole"]).fit(shards)
+        transformer = make(["code", "integer"]).fit(shards)
         assert len(mark.read_text()) == 4
         later = transformer.transform(shards)
         assert len(mark.read_text()) == 4
@@ -280,12 +282,12 @@ class TestAll:
             make([]).fit(shards)
         with pytest.raises(ArgumentError, match="names a column twice"):
             make(["code", "code"]).fit(shards)
-        uneven = make(["code", "whole"])
+        uneven = make(["code", "integer"])
         uneven.outputCol = "one"
         with pytest.raises(ArgumentError, match="Give each input column one output column"):
             uneven.fit(shards)
 
-    def test_shards_that_cannot_be_used_are_refused(self, local: Context, make):
+    def test_unusable_shards_are_refused(self, local: Context, make):
         with pytest.raises(DataError, match="have no rows"):
             make("code").fit(shards_of(frame().iloc[:0]))
         with pytest.raises(DataError, match="this shard is a ndarray"):
@@ -295,7 +297,7 @@ class TestAll:
 
 
 @pytest.mark.parametrize("make", SCALERS)
-def test_scalers_refuse_what_is_no_number(context: Context, make):
+def test_scalers_refuse_columns_that_are_not_numeric(context: Context, make):
     with pytest.raises(DataError, match="Column 'name' is not numeric: its dtype is"):
         make("name").fit(shards_of(frame()))
     with pytest.raises(DataError, match="Column 't' is not numeric: its dtype is <U1"):

@@ -48,7 +48,7 @@ def same(left, right):
     pd.testing.assert_frame_equal(left.reset_index(drop=True), right.reset_index(drop=True), check_dtype=False)
 
 
-class TestMakingAndCollecting:
+class TestCreatingAndCollecting:
     @FEW
     @given(
         data=st.one_of(
@@ -58,7 +58,7 @@ class TestMakingAndCollecting:
         ),
         count=st.integers(1, 5),
     )
-    def test_partition_and_collect_give_the_rows_back(self, context: Context, data, count):
+    def test_partition_and_collect_return_the_same_rows(self, context: Context, data, count):
         rows = len(data) if isinstance(data, np.ndarray) else len(data["y"][0] if isinstance(data, dict) else data[0])
         count = min(count, rows)
         shards = XShards.partition(data, num_shards=count)
@@ -85,7 +85,7 @@ class TestMakingAndCollecting:
         with pytest.raises(DataError, match="Shard 1 has"):
             XShards.from_shards([np.arange(3), np.arange(3.0)])
 
-    def test_first_take_head_iteration_and_text(self, context: Context):
+    def test_first_take_head_iteration_and_repr(self, context: Context):
         shards = shards_of(frame(), [3, 0, 20])
         same(shards.first(), frame().iloc[:3])
         assert [len(shard) for shard in shards.take(2)] == [3, 0]
@@ -180,12 +180,12 @@ class TestReordering:
     def test_partition_by_brings_equal_keys_together(self, context: Context, data, count):
         half = len(data) // 2
         shards = shards_of(data, [half, len(data) - half]).partition_by(["key", "name"], count)
-        found = shards.collect()
-        assert len(found) == count
-        keys = [set(zip(part["key"], part["name"], strict=True)) for part in found]
+        result = shards.collect()
+        assert len(result) == count
+        keys = [set(zip(part["key"], part["name"], strict=True)) for part in result]
         assert sum(map(len, keys)) == len(set().union(*keys))
         order = ["key", "name", "value", "gap"]
-        same(pd.concat(found).sort_values(order), data.sort_values(order))
+        same(pd.concat(result).sort_values(order), data.sort_values(order))
 
     @FEW
     @given(data=frames, upward=st.tuples(st.booleans(), st.booleans()), column=st.sampled_from(["key", "gap", "name"]))
@@ -201,10 +201,10 @@ class TestReordering:
         half = len(data) // 2
         shards = shards_of(data, [half, len(data) - half])
         agg = {"value": ["sum", "max"], "gap": "count"}
-        found = shards.group_by("key", agg=agg).to_pandas().sort_values("key")
+        result = shards.group_by("key", agg=agg).to_pandas().sort_values("key")
         expected = data.groupby("key", as_index=False).agg(agg)
         expected.columns = ["key", "value_sum", "value_max", "gap_count"]
-        same(found, expected)
+        same(result, expected)
         sizes = shards.group_by(["key", "name"]).to_pandas()
         assert sizes["size"].sum() == len(data)
         joined = shards.group_by("key", agg={"value": "max"}, join=True).to_pandas()
@@ -216,10 +216,10 @@ class TestReordering:
     def test_merge_equals_pandas(self, context: Context, left, right, how):
         right = right[["key", "value"]].astype({"key": "f8"})
         half = len(left) // 2
-        found = shards_of(left, [half, len(left) - half]).merge(XShards.from_pandas(right, 1), how=how, on="key")
+        result = shards_of(left, [half, len(left) - half]).merge(XShards.from_pandas(right, 1), how=how, on="key")
         expected = left.merge(right, how=how, on="key")
         order = ["key", "value_x", "value_y", "gap", "name"]
-        same(found.to_pandas()[expected.columns].sort_values(order), expected.sort_values(order))
+        same(result.to_pandas()[expected.columns].sort_values(order), expected.sort_values(order))
 
     @FEW
     @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4))
@@ -247,8 +247,8 @@ class TestSmallResults:
         assert shards["name"].unique().tolist() == data["name"].unique().tolist()
         assert shards["key"].unique().tolist() == data["key"].unique().tolist()
         few = shards.select(["key", "name"])
-        found = few.deduplicates().to_pandas().sort_values(["key", "name"])
-        same(found, data[["key", "name"]].drop_duplicates().sort_values(["key", "name"]))
+        result = few.deduplicates().to_pandas().sort_values(["key", "name"])
+        same(result, data[["key", "name"]].drop_duplicates().sort_values(["key", "name"]))
         picked = shards.sample(0.5, seed=seed)
         assert picked.shard_rows() == [round(half * 0.5), round((len(data) - half) * 0.5)]
         same(picked.to_pandas(), shards.sample(0.5, seed=seed).to_pandas())
@@ -274,13 +274,13 @@ class TestSmallResults:
         stacked = lists.stack_feature_labels().to_numpy()
         np.testing.assert_array_equal(stacked["x"], data[["key", "value"]].to_numpy())
         assert stacked["y"].tolist() == data["name"].tolist()
-        made = shards.to_features(["key", "value"], "gap").to_numpy()
-        np.testing.assert_array_equal(made["x"], data[["key", "value"]].to_numpy())
+        features = shards.to_features(["key", "value"], "gap").to_numpy()
+        np.testing.assert_array_equal(features["x"], data[["key", "value"]].to_numpy())
         with pytest.raises(Exception, match=r"feature_cols='kye' is not in the data.*Did you mean 'key'"):
             shards.to_features("kye", None).collect()
 
 
-class TestLeaving:
+class TestSavingAndMoving:
     def test_save_and_load_pickle(self, context: Context, tmp_path):
         shards = shards_of(frame(), [5, 18])
         path = str(tmp_path / "saved")
@@ -323,7 +323,7 @@ class TestLeaving:
 
 
 @pytest.mark.spark
-def test_spark_frames_come_and_go(spark_session):
+def test_spark_frames_survive_a_round_trip(spark_session):
     from orca import init_orca_context
 
     init_orca_context(runtime="spark")
@@ -360,7 +360,7 @@ def test_rdd_records_are_stacked(spark_session):
 
 
 @pytest.mark.ray
-def test_ray_datasets_come_and_go(ray_cluster):
+def test_ray_datasets_survive_a_round_trip(ray_cluster):
     import ray.data
 
     from orca import init_orca_context
