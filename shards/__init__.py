@@ -1,4 +1,4 @@
-"""XShards: what rows exist and where they lie, on this machine, on Ray or on Spark."""
+"""XShards: rows in shards, on this machine, on Ray or on Spark."""
 
 from orca.shards.xshards import XShards
 

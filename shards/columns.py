@@ -1,9 +1,9 @@
-"""Columns as arrays: Arrow columns and pandas frames into the {"x", "y"} that models are fed with.
+"""Columns as arrays: turns Arrow columns and pandas frames into the {"x", "y"} that models are fed with.
 
 Rules. Numbers and booleans keep their type. Decimals become float64, timestamps and dates datetime64, text a
-numpy text array. Lists (also nested, also of fixed size) whose entries have one length become one array with
-further axes; so do tensors, those of Ray too, with the shape that their type tells. A missing value becomes NaN
-in a float column; in any other column it is an error, because every choice of a number for it would be a guess.
+numpy text array. Lists (also nested, also of fixed size) of one length become one array with further axes, and so
+do tensors, including Ray's, with the shape of their type. A missing value becomes NaN in a float column; in any
+other column it is an error, because any number in its place would be a guess.
 """
 
 from __future__ import annotations
@@ -85,23 +85,23 @@ def _lists(column: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def _tensors(column: Any, name: str) -> np.ndarray[Any, Any]:
-    """An extension column: its storage, which is flat, in the shape that its type tells, if it does."""
+    """Reshape the flat storage of an extension column to the shape of its type, if it has one."""
     shape = getattr(column.type, "shape", None)
     if shape is None:
         return arrow_to_numpy(column.storage, name)
     if None in shape:
         raise DataError(f"Column {name!r} has tensors of different shapes; a model needs one shape. Pad or cut them.")
-    made = arrow_to_numpy(column.storage, name).reshape(len(column), *shape)
+    tensors = arrow_to_numpy(column.storage, name).reshape(len(column), *shape)
     order = list(getattr(column.type, "permutation", None) or range(len(shape)))
     if order == sorted(order):
-        return made
+        return tensors
     if [order[axis] for axis in order] != sorted(order):
-        # Arrow's own libraries do not agree whether this is the way there or back.
+        # Arrow's own libraries disagree whether this is the permutation or its inverse.
         raise DataError(
             f"Column {name!r} has tensors whose axes are stored in the order {order}. Store them in their own order, "
             "with numpy.ascontiguousarray."
         )
-    return made.transpose(0, *(axis + 1 for axis in order))
+    return tensors.transpose(0, *(axis + 1 for axis in order))
 
 
 def series_to_numpy(series: Any, name: str) -> np.ndarray[Any, Any]:
@@ -121,12 +121,12 @@ def series_to_numpy(series: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def column(table: Any, name: str, argument: str) -> np.ndarray[Any, Any]:
-    """One column of a frame, an Arrow table or a dict of arrays, as an array."""
+    """Return one column of a frame, an Arrow table or a dict of arrays, as an array."""
     kind = kind_of(table)
-    known = [str(key) for key in (table.column_names if kind == "table" else table)]
-    if name not in known:
+    existing = [str(key) for key in (table.column_names if kind == "table" else table)]
+    if name not in existing:
         raise ColumnError(
-            f"{argument}={name!r} is not in the data. Columns: {', '.join(known)}." + suggest(name, known)
+            f"{argument}={name!r} is not in the data. Columns: {', '.join(existing)}." + suggest(name, existing)
         )
     if kind == "table":
         return arrow_to_numpy(table.column(name), name)
@@ -136,19 +136,19 @@ def column(table: Any, name: str, argument: str) -> np.ndarray[Any, Any]:
 
 
 def assemble(table: Any, columns: Columns, argument: str, together: bool = True) -> Any:
-    """Columns as model inputs: one column is one array; several columns of single numbers are one matrix.
+    """Turn columns into model inputs: one column is one array; several columns of single numbers are one matrix.
 
-    A list inside the list makes a matrix of its own, so ``[["a", "b"], "image"]`` are two inputs. With
+    A list inside the list is a matrix of its own, so ``[["a", "b"], "image"]`` are two inputs. With
     ``together=False`` several columns stay several inputs.
     """
-    wanted = [columns] if isinstance(columns, str) else list(columns or [])
-    if not wanted:
+    entries = [columns] if isinstance(columns, str) else list(columns or [])
+    if not entries:
         raise ColumnError(f"{argument}= names no column.")
-    if len(wanted) == 1 and isinstance(wanted[0], str):
-        return column(table, wanted[0], argument)
-    if any(not isinstance(entry, str) for entry in wanted):
-        return tuple(assemble(table, entry, argument) for entry in wanted)
-    arrays = [column(table, name, argument) for name in wanted]
+    if len(entries) == 1 and isinstance(entries[0], str):
+        return column(table, entries[0], argument)
+    if any(not isinstance(entry, str) for entry in entries):
+        return tuple(assemble(table, entry, argument) for entry in entries)
+    arrays = [column(table, name, argument) for name in entries]
     if not together:
         return tuple(arrays)
     if all(array.ndim == 1 for array in arrays):
@@ -163,17 +163,17 @@ def assemble(table: Any, columns: Columns, argument: str, together: bool = True)
 def features_and_labels(
     table: Any, feature_cols: Columns, label_cols: Columns, together: bool = True, weight_col: str | None = None
 ) -> Any:
-    """Columns as ``{"x": …}``, with ``"y"`` if labels are named and ``"w"`` if a column of weights is."""
-    made = {"x": assemble(table, feature_cols, "feature_cols", together)}
+    """Turn columns into ``{"x": …}``, with ``"y"`` if labels are named and ``"w"`` if a column of weights is."""
+    tree = {"x": assemble(table, feature_cols, "feature_cols", together)}
     if flat(label_cols):
-        made["y"] = assemble(table, label_cols, "label_cols", together)
+        tree["y"] = assemble(table, label_cols, "label_cols", together)
     if weight_col is not None:
-        made["w"] = column(table, weight_col, "sample_weight")
-    return made
+        tree["w"] = column(table, weight_col, "sample_weight")
+    return tree
 
 
 def flat(columns: Columns) -> list[str]:
-    """All names in a possibly nested list."""
+    """Return all names of a possibly nested list."""
     if columns is None:
         return []
     if isinstance(columns, str):

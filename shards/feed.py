@@ -1,10 +1,10 @@
 """The feed: turns a list of shards into the batches of one rank.
 
-Order. An epoch's global order is a permutation of all rows drawn from (seed, epoch) alone, or the rows as
-they are with ``shuffle=False``. Step k takes the next `batch_size` rows of it, and each rank takes an even
-share of those: with n rows and w ranks the first n % w ranks take one row more (in a short last step fewer
-ranks take at least two rows each). So neither the shards nor
-the number of ranks changes which rows meet in a step, and (seed, epoch, step) is all it takes to resume.
+Order. The global order of an epoch is a permutation of all rows drawn from (seed, epoch) alone, or the stored order
+with ``shuffle=False``. Step k takes the next `batch_size` rows of it, and each rank takes an even share of those:
+with n rows and w ranks the first n % w ranks take one row more. In a short last step fewer ranks may take rows, at
+least two each. So neither the shards nor the number of ranks changes which rows meet in a step, and (seed, epoch,
+step) is enough to resume.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ class RowRange:
 class Batch:
     """One rank's share of one step.
 
-    `total` is the number of rows of the step over all ranks. A rank without a row of its own in a short
-    step still has to take part in the collectives: it gets the step's rows with ``filler=True``, to be
-    computed and counted with weight zero.
+    `total` is the number of rows of the step across all ranks. A rank without rows in a short step still has
+    to take part in the collectives: it gets the step's rows with ``filler=True``, to be computed with weight zero.
     """
 
     data: Any
@@ -43,11 +42,11 @@ class Batch:
     total: int
     filler: bool = False
     least: int = 1
-    """The rows of the smallest share of the step; the same on every rank."""
+    """Rows of the smallest share of the step; the same on every rank."""
 
 
 def share(rows: int, rank: int, world: int) -> tuple[int, int]:
-    """The even share of a rank, the larger shares first.
+    """Return the rows (start, stop) of a rank's even share; the first ranks have the larger shares.
 
     >>> [share(5, rank, 3) for rank in range(3)]
     [(0, 2), (2, 4), (4, 5)]
@@ -74,7 +73,7 @@ def cut(sizes: Sequence[int], start: int, stop: int) -> list[RowRange]:
 
 
 class Rows:
-    """All shards of a source, opened, with rows numbered through from 0."""
+    """All shards of a source, opened, with rows numbered consecutively from 0."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         shards = [handle.load() for handle in handles]
@@ -94,20 +93,18 @@ class Rows:
         return sum(size_in_bytes(shard) for shard in self._shards)
 
     def views(self, start: int, stop: int) -> list[Any]:
-        """Consecutive rows, a view of each shard that has some of them."""
-        return [
-            take_rows(self._shards[found.shard], found.start, found.stop) for found in cut(self._sizes, start, stop)
-        ]
+        """Return consecutive rows as views, one of each shard that holds some of them."""
+        return [take_rows(self._shards[part.shard], part.start, part.stop) for part in cut(self._sizes, start, stop)]
 
     def slice(self, start: int, stop: int) -> Any:
-        """Consecutive rows: a view within one shard, one copy across shards."""
+        """Return consecutive rows: a view within one shard, one copy across shards."""
         parts = self.views(start, stop)
         if not parts:
             return take_rows(self._empty, 0, 0)
         return parts[0] if len(parts) == 1 else tree_map(lambda *leaves: np.concatenate(leaves), *parts)
 
     def take(self, index: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
-        """Any rows, gathered with one copy."""
+        """Gather rows by index, with one copy."""
         if len(self._shards) == 1:
             return tree_map(lambda leaf: leaf.take(index, axis=0), self._shards[0])
         order = np.argsort(index, kind="stable")
@@ -121,20 +118,20 @@ class Rows:
 
         def gather(*parts: Any) -> Any:
             out = np.empty((len(index), *parts[0].shape[1:]), np.result_type(*(part.dtype for part in parts)))
-            for shard, places, rows in groups:
-                out[places] = parts[shard].take(rows, axis=0)
+            for shard, positions, rows in groups:
+                out[positions] = parts[shard].take(rows, axis=0)
             return out
 
         return tree_map(gather, *self._shards)
 
 
 def _check_alike(shards: list[Any]) -> None:
-    """All shards must have the same entries with rows of the same shape; number types may differ."""
+    """Raise if shards differ in their entries or row shapes; dtypes may differ."""
     expected = {name: leaf.shape[1:] for name, leaf in leaves(shards[0])} if shards else {}
     for index, shard in enumerate(shards):
-        found = {name: leaf.shape[1:] for name, leaf in leaves(shard)}
-        if found != expected:
-            raise DataError(f"Shard {index} has rows of {found}, shard 0 of {expected}. Make all shards alike.")
+        shapes = {name: leaf.shape[1:] for name, leaf in leaves(shard)}
+        if shapes != expected:
+            raise DataError(f"Shard {index} has rows of {shapes}, shard 0 of {expected}. Make all shards alike.")
 
 
 class Feed:
@@ -156,11 +153,11 @@ class Feed:
 
     @property
     def steps(self) -> int:
-        """Steps of one epoch; the same on every rank."""
+        """Number of steps of one epoch; the same on every rank."""
         return -(-len(self.rows) // self.batch_size)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """Yield this rank's batches of an epoch, from `first_step` on."""
+        """Yield this rank's batches of an epoch, starting at `first_step`."""
         count = len(self.rows)
         order = np.random.default_rng([self._seed, epoch]).permutation(count) if self._shuffle else None
         for start in range(first_step * self.batch_size, count, self.batch_size):
@@ -174,12 +171,14 @@ class Feed:
             yield Batch(data, 0 if filler else high - low, total, filler, total // self._sharing(total))
 
     def _sharing(self, total: int) -> int:
-        """How many ranks take rows of a step. In a short last step no rank gets a single row if it can be helped:
-        some layers (batch norm) cannot train on one."""
+        """Return how many ranks take rows of a step.
+
+        In a short last step no rank gets a single row if avoidable: some layers (batch norm) cannot train on one.
+        """
         return self._world if total == self.batch_size else min(self._world, max(1, total // 2))
 
     def _share(self, total: int) -> tuple[int, int]:
-        """This rank's part of a step."""
+        """Return the rows (start, stop) of a step that this rank takes."""
         world = self._sharing(total)
         return share(total, self._rank, world) if self._rank < world else (0, 0)
 

@@ -1,8 +1,8 @@
-"""Any object as one blob or file: a pickle, and its large buffers beside it, aligned, ready to be mapped.
+"""Packs any object into one blob or file: a pickle, followed by its large buffers, aligned for mapping.
 
 Layout: ``magic, number of buffers, length of pickle, (offset, length) per buffer, pickle, buffers``, every
-buffer on a 64-byte border. Reading maps the file; arrays are views into the map, so all processes of a
-host share one copy and the page cache decides what is in memory.
+buffer aligned to 64 bytes. Reading maps the file; arrays are views into the map, so all processes of a host
+share one copy and the page cache decides what is in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orca.core.scratch import write_pieces
 
 _MAGIC = b"ORCASHR1"
 _ALIGN = 64
-# The standard library names this flag only since Python 3.13.
+# The standard library defines this flag only since Python 3.13.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
@@ -70,7 +70,7 @@ def unpack(blob: bytes | memoryview | mmap.mmap) -> Any:
     """Rebuild the object; its buffers are views into `blob`."""
     view = memoryview(blob)
     if bytes(view[: len(_MAGIC)]) != _MAGIC:
-        raise ValueError("this is not a shard written by Orca, or it is damaged")
+        raise ValueError("not a shard written by Orca, or damaged")
     count, body_length = struct.unpack_from("<QQ", view, len(_MAGIC))
     table_start = len(_MAGIC) + 16
     body_start = table_start + 16 * count
@@ -87,10 +87,10 @@ def write_file(path: str, shard: Any) -> int:
 
 
 def read_file(path: str) -> Any:
-    """Map a file and rebuild the object in it. Writing to its arrays changes neither file nor other readers."""
+    """Map a file and rebuild its object. Writing to its arrays affects neither the file nor other readers."""
     with open(path, "rb") as file:
-        # A private map: pages are shared until somebody writes to them, and arrays count as writable,
-        # which is what torch.from_numpy wants to see. Nothing is reserved: the file may be larger than memory.
+        # A private map: pages are shared until written to, and arrays are writable, as torch.from_numpy expects.
+        # No swap is reserved: the file may be larger than memory.
         mapped = mmap.mmap(
             file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
         )

@@ -1,4 +1,4 @@
-"""Runs an iterator ahead on a thread, so that the next batch is gathered while this one is computed."""
+"""Prefetching: runs an iterator ahead on a thread, so that the next batch is gathered while this one is computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
-    """Yield the same items in the same order; at most `depth` of them are held in advance.
+    """Yield the same items in the same order, with at most `depth` of them prefetched.
 
     >>> list(ahead(iter(range(5))))
     [0, 1, 2, 3, 4]
@@ -47,6 +47,6 @@ def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
                 raise value
             yield value
     finally:
-        # The consumer may leave in the middle: the thread must not wait for him for ever.
+        # The consumer may stop early: the thread must not wait for it forever.
         stop.set()
         thread.join(5)

@@ -1,4 +1,4 @@
-"""Shard files of this process: one folder per driver, each file freed with its last reference."""
+"""Shard files of this process: one folder per driver; each file is removed with its last reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _folder: Scratch | None = None
 
 
 class FileShard:
-    """A shard in a mapped file. The object that created it owns the file; a pickled copy only reads it."""
+    """A shard in a mapped file. The original object owns the file; a pickled copy only reads it."""
 
     def __init__(self, path: str, rows: int, owner: bool = True) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class FileShard:
         return read_file(self.path)
 
     def free(self) -> None:
-        """Remove the file now; processes that have mapped it keep their view."""
+        """Remove the file now; processes that have mapped it keep their views."""
         if self._finalizer is not None:
             self._finalizer()
 
@@ -44,13 +44,13 @@ def _remove(path: str, pid: int) -> None:
     if pid == os.getpid():
         Path(path).unlink(missing_ok=True)
         if _folder is not None and Path(path).parent != _folder.path:
-            # The last file of a map's own folder takes the folder with it.
+            # The results of one map have a folder of their own, which goes with its last file.
             with contextlib.suppress(OSError):
                 Path(path).parent.rmdir()
 
 
 def folder() -> Path:
-    """The folder of this process's shard files, made on first use and removed at exit."""
+    """Return the folder of this process's shard files, created on first use and removed at exit."""
     global _folder
     if _folder is None or _folder.pid != os.getpid():
         _folder = scratch(_PREFIX)
@@ -67,12 +67,12 @@ def remove_folder() -> None:
 
 
 def new_path(inside: str | None = None) -> str:
-    """A name for a new shard file that no other process can choose."""
+    """Return a path for a new shard file that no other process can choose."""
     return os.path.join(inside or str(folder()), f"{os.getpid()}-{next(_counter)}.shard")
 
 
 def keep(shard: Any) -> FileShard:
-    """Write a shard to a file of this process."""
+    """Write a shard to a new file of this process."""
     path = new_path()
     write_file(path, shard)
     return FileShard(path, length_of(shard))
