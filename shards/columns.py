@@ -77,7 +77,7 @@ def _lists(column: Any, name: str) -> np.ndarray[Any, Any]:
         low, high = pc.min(lengths).as_py(), pc.max(lengths).as_py()
         if low != high:
             raise DataError(
-                f"Column {name!r} has lists of {low} to {high} values; a model needs one length. Pad or cut them."
+                f"Column {name!r} has lists of {low} to {high} values; a model needs one length. Pad or truncate them."
             )
         width = low
     inner = arrow_to_numpy(values, name)
@@ -90,7 +90,9 @@ def _tensors(column: Any, name: str) -> np.ndarray[Any, Any]:
     if shape is None:
         return arrow_to_numpy(column.storage, name)
     if None in shape:
-        raise DataError(f"Column {name!r} has tensors of different shapes; a model needs one shape. Pad or cut them.")
+        raise DataError(
+            f"Column {name!r} has tensors of several shapes; a model needs one shape. Pad or truncate them."
+        )
     tensors = arrow_to_numpy(column.storage, name).reshape(len(column), *shape)
     order = list(getattr(column.type, "permutation", None) or range(len(shape)))
     if order == sorted(order):

@@ -41,10 +41,13 @@ def read_csv(
         names: Names of the columns, for files without a header or to replace it.
         parse_dates: Columns to read as dates, or True for the index.
         index_col: Columns to use as the index.
-        header: Line of the header, or None, as in pandas.
+        header: Line of the header, or None.
         sep: Separator of the fields.
         num_shards: Number of shards. Default: one per file; large files are split if there are fewer than cores.
         pandas_options: Further options of ``pandas.read_csv``, applied to each file.
+
+    Returns:
+        XShards of pandas DataFrames, read eagerly.
 
     Raises:
         ArgumentError: If an option is unknown or not supported.
@@ -67,15 +70,18 @@ def read_csv(
     groups = _plan(files, options, checked_count(num_shards), active().cores)
     labels = [group[0].file.label for group in groups]
     with own_errors():
-        shards = read(groups, read_group, options)
-        shard_schemas = shards.transform_shard(schemas.kinds).collect()
+        shards, shard_schemas = _read_with_schemas(groups, options)
         disputed = _disputed(groups, shard_schemas)
         if disputed:
             # Some ranges of a column looked like numbers; read as a whole, the column would have been text.
             groups = [[replace(p, text=disputed.get(p.file.url, ())) for p in group] for group in groups]
-            shards = read(groups, read_group, options)
-            shard_schemas = shards.transform_shard(schemas.kinds).collect()
+            shards, shard_schemas = _read_with_schemas(groups, options)
         return with_shard_count(unify_dtypes(shards, shard_schemas, labels, **WORDS), num_shards)
+
+
+def _read_with_schemas(groups: list[list[Piece]], options: CsvOptions) -> tuple[XShards, list[schemas.Schema]]:
+    shards = read(groups, read_group, options)
+    return shards, shards.transform_shard(schemas.kinds).collect()
 
 
 def _plan(files: list[File], options: CsvOptions, num_shards: int | None, cores: int) -> list[list[Piece]]:

@@ -55,6 +55,9 @@ def read_images(
         num_shards: Number of shards. Default: one per core, or one per 1000 images if that is more.
         storage_options: Options of the fsspec file system.
 
+    Returns:
+        XShards with the attribute ``classes``, read eagerly.
+
     Raises:
         ArgumentError: If an option is not valid.
         DataError: If an image cannot be read, or the sizes differ.
@@ -90,6 +93,9 @@ def read_image_folder(
         mode: As in `read_images`.
         num_shards: As in `read_images`.
         storage_options: As in `read_images`.
+
+    Returns:
+        XShards with the attribute ``classes``, read eagerly.
 
     Raises:
         ArgumentError: If an option is not valid.

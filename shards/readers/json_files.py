@@ -27,6 +27,9 @@ def read_json(paths: Paths, *, lines: bool | None = None, num_shards: int | None
         num_shards: Number of shards. Default: one per file.
         options: Further options of ``pandas.read_json``.
 
+    Returns:
+        XShards of pandas DataFrames, read eagerly.
+
     Raises:
         ArgumentError: If an option is unknown or not supported.
         DataError: If a file is missing or malformed, or files differ in columns or types. Names file and line.

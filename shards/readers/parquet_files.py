@@ -39,6 +39,9 @@ def read_parquet(
         num_shards: Number of shards. Default: one per file.
         storage_options: Options of the fsspec file system.
 
+    Returns:
+        XShards of pandas DataFrames, read eagerly.
+
     Raises:
         ArgumentError: If an argument is not valid.
         ColumnError: If a column of `columns` or `filters` is missing.

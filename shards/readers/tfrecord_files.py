@@ -38,6 +38,9 @@ def read_tfrecord(
         num_shards: Number of shards. Default: one per file.
         storage_options: Options of the fsspec file system.
 
+    Returns:
+        XShards of dicts of arrays, read eagerly.
+
     Raises:
         ArgumentError: If a dtype is not supported.
         ColumnError: If a feature is missing.
