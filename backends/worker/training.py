@@ -355,13 +355,13 @@ class Training:
             raise DataError(
                 f"The checkpoint stands in step {batch} of an epoch over {resume.rows} rows with batch_size="
                 f"{resume.batch_size}; now there are {len(self._feed.rows)} rows and batch_size="
-                f"{self._plan.batch_size}. Resume with the same data and batch_size, or load it and fit anew."
+                f"{self._plan.batch_size}. Resume with the same data and batch_size, or load it and start a new fit."
             )
         metrics = [metric.name for metric in self._metrics]
         if resume.metrics != metrics:
             raise DataError(
                 f"The checkpoint stands within an epoch with the metrics {resume.metrics}; now they are {metrics}. "
-                "Resume with the same metrics, or load it and fit anew."
+                "Resume with the same metrics, or load it and start a new fit."
             )
         ranks = resume.ranks
         alike = self._seat.rank is not None and len(ranks) == self._seat.world

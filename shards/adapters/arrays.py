@@ -89,7 +89,7 @@ def store(tree: Tree, engine: Engine, form: Form, parts: int) -> XShards:
     return XShards(engine, engine.put(cut_evenly(tree, count)))
 
 
-def to_tree(data: Any, form: Form) -> dict[str, Any]:
+def to_tree(data: object, form: Form) -> dict[str, Tree]:
     """Bring arrays into the form {"x": …, "y": …}: fit(x, y), (x, y) and dicts are understood."""
     argument = form.argument
     if isinstance(form.weights, str):
@@ -108,14 +108,14 @@ def to_tree(data: Any, form: Form) -> dict[str, Any]:
                 f"{name} of {argument}= is a sparse {type(entry).__name__}; sparse input is not supported. "
                 "Make it dense with toarray()."
             )
-    arrays: dict[str, Any] = as_arrays(tree)
+    arrays: dict[str, Tree] = as_arrays(tree)
     check_weights(arrays.get("w"))
     _check_leaves(arrays, data, argument)
     row_count(arrays)
     return arrays
 
 
-def _parts(data: Any, form: Form) -> dict[str, Any]:
+def _parts(data: object, form: Form) -> dict[str, Tree]:
     """Take data apart into features, labels and weights."""
     if isinstance(data, dict) and "x" in data:
         if form.labels is not None:
@@ -130,7 +130,7 @@ def _parts(data: Any, form: Form) -> dict[str, Any]:
     return {"x": data}
 
 
-def _check_leaves(arrays: Tree, data: Any, argument: str) -> None:
+def _check_leaves(arrays: Tree, data: object, argument: str) -> None:
     leaf: np.ndarray[Any, Any]
     for name, leaf in leaves(arrays):
         if leaf.ndim > 1 and 0 in leaf.shape[1:] and leaf.shape[0]:

@@ -54,10 +54,10 @@ class Feedable(Protocol):
 class ShardStep(Protocol):
     """What `predict` does with the rows of one shard; it is pickled to wherever the shards are stored."""
 
-    def __call__(self, shard: Any) -> Any:
+    def __call__(self, shard: Tree) -> Tree:
         """Return the shard with the outputs added."""
 
-    def outputs(self, shard: Any) -> dict[str, Tree]:
+    def outputs(self, shard: Tree) -> dict[str, Tree]:
         """Return only the outputs, as the entry "output"."""
 
     def run(self, features: Tree) -> Tree:

@@ -48,7 +48,7 @@ def needed(form: Form) -> list[str]:
     return list(dict.fromkeys([*flat(form.feature_cols), *flat(form.label_cols), *flat(form.weight_col)]))
 
 
-def to_arrays(table: Any, form: Form) -> Tree:
+def to_arrays(table: Tree, form: Form) -> Tree:
     """Return the chosen columns of a frame, a table or a dict as {"x", "y", "w"}."""
     arrays = features_and_labels(table, form.feature_cols, form.label_cols, form.together, form.weight_col)
     if form.weights is not None and form.weight_col is None:
@@ -65,7 +65,7 @@ def check_weights(weights: Any) -> None:
         raise DataError("sample_weight= is zero for every row, so there is nothing to learn from.")
 
 
-def column_names(shard: Any) -> list[str] | None:
+def column_names(shard: Tree) -> list[str] | None:
     """Return the columns of a frame or table; None for anything else."""
     kind = kind_of(shard)
     if kind not in ("frame", "table"):
@@ -73,7 +73,7 @@ def column_names(shard: Any) -> list[str] | None:
     return [str(name) for name in (shard.column_names if kind == "table" else shard.columns)]
 
 
-def describe_data(data: Any) -> str:
+def describe_data(data: object) -> str:
     """Describe data in a few words, for messages."""
     if isinstance(data, dict):
         return f"a dict with the keys {sorted(map(str, data))}"
@@ -91,7 +91,7 @@ class FirstRows:
     feature_cols: Columns = None
     together: bool = True
 
-    def __call__(self, shard: Any) -> Tree:
+    def __call__(self, shard: Tree) -> Tree:
         if self.feature_cols is None:
             return tree_map(np.array, take_rows(features_of(shard), 0, self.count))
         if kind_of(shard) in ("frame", "table"):
@@ -100,6 +100,6 @@ class FirstRows:
         return tree_map(np.array, take_rows(features, 0, self.count))
 
 
-def features_of(shard: Any) -> Tree:
+def features_of(shard: Tree) -> Tree:
     """Return the model's inputs in a shard: the entry "x" of a dict that has one, else all of it."""
     return shard["x"] if isinstance(shard, dict) and "x" in shard else shard

@@ -84,12 +84,12 @@ def _features(shards: XShards, form: Form) -> XShards:
     return shards
 
 
-def _weighted(shard: Any, name: str) -> Any:
+def _weighted(shard: Tree, name: str) -> Tree:
     """Use one entry of a shard as its weights."""
     return {**{key: value for key, value in shard.items() if key in ("x", "y")}, "w": shard[name]}
 
 
-def _look(shard: Any) -> tuple[list[str] | None, str, str]:
+def _look(shard: Tree) -> tuple[list[str] | None, str, str]:
     """Return the columns or keys of a shard, its kind and a description of it."""
     columns = column_names(shard)
     if columns is None and isinstance(shard, dict):
