@@ -101,7 +101,7 @@ def _by_pyarrow(parser: _Parser, names: list[Any], piece: Piece, options: CsvOpt
     types |= {str(name): pa.string() for name in dates}
     table = parser.read([str(name) for name in columns], types)
     fields = list(table.schema)
-    frame = table.to_pandas(split_blocks=True, self_destruct=True)
+    frame = _nan_for_missing(table.to_pandas(split_blocks=True, self_destruct=True))
     frame.columns = columns
     for name, field in zip(columns, fields, strict=True):
         if pa.types.is_boolean(field.type) and frame[name].dtype == object:
@@ -114,8 +114,19 @@ def _by_pyarrow(parser: _Parser, names: list[Any], piece: Piece, options: CsvOpt
                 f"{label}, line {parser.line_of_row(row)}: column {name!r} is empty here, "
                 f"so it cannot be {np.dtype(dtype)}. Give dtype={{{name!r}: 'float64'}} or 'Int64'."
             )
-        if name not in dates and str(dtype) != "<class 'str'>" and column.dtype != dtype:
+        # Before pandas 3 text has dtype object, and astype(str) would turn missing values into the text "nan".
+        is_text = dtype is str or getattr(pandas().api.types.pandas_dtype(dtype), "kind", "") == "U"
+        if name not in dates and not is_text and column.dtype != dtype:
             frame[name] = column.astype(dtype)
+    return frame
+
+
+def _nan_for_missing(frame: Any) -> Any:
+    """Mark missing text by NaN, as pandas does when it reads a file; before pandas 3 Arrow's None stays in the column."""
+    for name in frame.columns[frame.dtypes == object]:
+        missing = frame[name].isna()
+        if missing.any():
+            frame[name] = frame[name].mask(missing, np.nan)
     return frame
 
 
