@@ -24,10 +24,7 @@ PATIENCE = 1800.0
 
 def prepare(context: RankContext, devices: int = 1) -> None:
     """Configure TensorFlow in this process with the rank's threads and `devices` logical CPUs, once per gang."""
-    if "tensorflow" in context.memory:
-        return
-    context.memory["tensorflow"] = True
-    _reset(context.place.threads, devices)
+    context.once("tensorflow", lambda: _reset(context.place.threads, devices))
 
 
 def _reset(threads: int, devices: int = 1) -> None:
@@ -46,8 +43,10 @@ def _reset(threads: int, devices: int = 1) -> None:
 
 def join(context: RankContext) -> None:
     """Join the gang's TensorFlow cluster, for collectives."""
-    if "tensorflow.cluster" in context.memory:
-        return
+    context.once("tensorflow.cluster", lambda: _join(context))
+
+
+def _join(context: RankContext) -> None:
     place = context.place
     problem: str | None = None
     for _ in range(_TRIES):
@@ -60,7 +59,6 @@ def join(context: RankContext) -> None:
             problem = str(error)
         problems = [report for report in context.allgather(problem) if report is not None]
         if not problems:
-            context.memory["tensorflow.cluster"] = True
             return
         problem = problems[0]
         _reset(place.threads)

@@ -20,15 +20,16 @@ PATIENCE = datetime.timedelta(minutes=30)
 
 def device(context: RankContext) -> torch.device:
     """Return this rank's device: a GPU of its own if every rank has one, else the CPU."""
-    if "torch.device" not in context.memory:
-        place = context.place
-        ranks = context.allgather((place.local_rank, torch.cuda.device_count()))
-        chosen = torch.device("cuda", place.local_rank) if have_gpus(ranks) else torch.device("cpu")
-        if chosen.type == "cuda":
-            torch.cuda.set_device(chosen)
-        context.memory["torch.device"] = chosen
-    selected: torch.device = context.memory["torch.device"]
-    return selected
+    return context.once("torch.device", lambda: _choose_device(context))
+
+
+def _choose_device(context: RankContext) -> torch.device:
+    place = context.place
+    ranks = context.allgather((place.local_rank, torch.cuda.device_count()))
+    if not have_gpus(ranks):
+        return torch.device("cpu")
+    torch.cuda.set_device(place.local_rank)
+    return torch.device("cuda", place.local_rank)
 
 
 def have_gpus(ranks: Sequence[tuple[int, int]]) -> bool:
@@ -41,12 +42,10 @@ def have_gpus(ranks: Sequence[tuple[int, int]]) -> bool:
 
 def join(context: RankContext) -> None:
     """Join the gang's process group."""
-    if "torch.group" not in context.memory:
-        context.memory["torch.group"] = _join(context)
-        context.at_exit(dist.destroy_process_group)
+    context.once("torch.group", lambda: _join(context))
 
 
-def _join(context: RankContext) -> bool:
+def _join(context: RankContext) -> None:
     place = context.place
     name = interface(place.address)
     if name is not None:
@@ -67,4 +66,4 @@ def _join(context: RankContext) -> bool:
         world_size=place.world,
         timeout=PATIENCE,
     )
-    return True
+    context.at_exit(dist.destroy_process_group)

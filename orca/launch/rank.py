@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import psutil
 import threadpoolctl
@@ -22,6 +22,7 @@ from orca.core.machine import host_id, usable_cpus
 from orca.launch.base import Delivery, Handle, Hello, LogLine, Meeting, Rank
 from orca.launch.channel import GOODBYE, Link, connect, pack
 
+T = TypeVar("T")
 BEAT_SECONDS = 1.0
 _ORPHAN_EXIT = 70
 
@@ -54,6 +55,13 @@ class RankContext:
         turn = self._turns[members] = self._turns.get(members, 0) + 1
         self._link.send(("gather", (members, turn), pack(value)))
         return [pickle.loads(blob) for blob in self._gathered.get()]
+
+    def once(self, key: str, create: Callable[[], T]) -> T:
+        """Return the value kept under a key, created by the first call of this process."""
+        if key not in self.memory:
+            self.memory[key] = create()
+        value: T = self.memory[key]
+        return value
 
     def at_exit(self, close: Callable[[], None]) -> None:
         """Register something to be closed when the rank leaves the gang."""

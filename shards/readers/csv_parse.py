@@ -122,8 +122,8 @@ def _by_pyarrow(parser: _Parser, names: list[Any], piece: Piece, options: CsvOpt
 
 
 def _nan_for_missing(frame: Any) -> Any:
-    """Mark missing text by NaN, as pandas does when it reads a file; before pandas 3 Arrow's None stays in the column."""
-    for name in frame.columns[frame.dtypes == object]:
+    """Mark missing text by NaN, as pandas does when it reads a file; before pandas 3 Arrow leaves None there."""
+    for name in frame.select_dtypes(object).columns:
         missing = frame[name].isna()
         if missing.any():
             frame[name] = frame[name].mask(missing, np.nan)
