@@ -61,7 +61,7 @@ class KerasCallback(Callback):
         return bool((self.callback.save_freq == "epoch") == (unit == "epoch"))
 
     def _after(self, run: Run) -> None:
-        if getattr(run.model, "stop_training", False):
+        if getattr(run.model, "stop_training", False) and run.reason is None:
             run.stop(f"{type(self.callback).__name__} set model.stop_training")
 
     def before_run(self, run: Run) -> None:
