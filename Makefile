@@ -16,9 +16,10 @@ demo:  ## create a small environment and train a model in it
 	@$(PYTHON) tools/environment.py demo
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test:  ## create the full environment, then check style, types and behaviour (ARGS go to pytest)
+test:  ## create the full environment, then check style, types, documentation and behavior (ARGS go to pytest)
 	@$(PYTHON) tools/environment.py full
 	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory docs ARGS=
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(ARGS)
 	@echo "==> pytest, MXNet"
@@ -41,7 +42,8 @@ format: $(BIN)/ruff  ## sort imports and format the code
 	@$(BIN)/ruff format
 
 docs: $(BIN)/sphinx-build  ## build the documentation into docs/_build/html
-	@$(BIN)/sphinx-build -W docs docs/_build/html $(ARGS)
+	@echo "==> sphinx-build"
+	@TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/sphinx-build -q -W docs docs/_build/html $(ARGS)
 
 bench: $(BIN)/ray  ## run the scripts in benchmarks/, or BENCH="benchmarks/one.py"
 	@for script in $(BENCH); do echo "==> $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
