@@ -49,7 +49,7 @@ class Page:
 
     @property
     def name(self) -> str:
-        return str(self.path.relative_to(ROOT))
+        return str(self.path.relative_to(ROOT)) if self.path.is_relative_to(ROOT) else self.path.name
 
     @property
     def runnable(self) -> list[Block]:

@@ -28,6 +28,45 @@ def test_blocks_of_a_page_run_in_order(page, tmp_path):
     documentation.run(page, tmp_path)
 
 
+GOOD = """
+# Page
+
+<!-- setup
+three = 3
+-->
+
+```python
+three + 1  # 4: more than three
+[three, "…"]  # [3, …]
+print("a", three)  # a 3
+```
+
+```python
+>>> three * 2
+6
+```
+
+<!-- skip: needs a cluster -->
+```python
+raise RuntimeError
+```
+"""
+
+
+def test_a_page_with_right_results_passes(tmp_path):
+    (tmp_path / "page.md").write_text(GOOD)
+    page = documentation.read(tmp_path / "page.md")
+    assert [block.skipped for block in page.blocks] == ["", "", "", "needs a cluster"]
+    documentation.run(page, tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["three + 2  # 4", "print(three)  # a 3", ">>> three\n4", "undefined"])
+def test_a_page_with_a_wrong_result_fails(tmp_path, wrong):
+    (tmp_path / "page.md").write_text(f"# Page\n\n```python\nthree = 3\n```\n\n```python\n{wrong}\n```\n")
+    with pytest.raises(AssertionError, match=r"line (8|7)"):
+        documentation.run(documentation.read(tmp_path / "page.md"), tmp_path)
+
+
 def test_few_blocks_are_skipped():
     skipped = [f"{page.name}:{block.first} {block.skipped}" for page in PAGES for block in page.blocks if block.skipped]
     print(f"{len(skipped)} blocks are skipped:", *skipped, sep="\n")
