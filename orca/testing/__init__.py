@@ -1,0 +1,45 @@
+"""Conformance checks for backends, runtimes and adapters, of Orca and of other packages.
+
+>>> from orca.testing import BACKEND_CHECKS
+>>> sorted(BACKEND_CHECKS)[:3]
+['batch_smaller_than_workers', 'empty_shard', 'even_shards']
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orca.testing.backend import BACKEND_CHECKS, check_backend
+    from orca.testing.cases import BackendCase
+    from orca.testing.report import Check, NotApplicable, Result, require, table
+
+_PLACES = {
+    "BACKEND_CHECKS": "backend",
+    "BackendCase": "cases",
+    "Check": "report",
+    "NotApplicable": "report",
+    "Result": "report",
+    "check_backend": "backend",
+    "require": "report",
+    "table": "report",
+}
+
+__all__ = [
+    "BACKEND_CHECKS",
+    "BackendCase",
+    "Check",
+    "NotApplicable",
+    "Result",
+    "check_backend",
+    "require",
+    "table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: ranks import this package for faults only.
+    if name in _PLACES:
+        return getattr(import_module(f"orca.testing.{_PLACES[name]}"), name)
+    raise AttributeError(f"module 'orca.testing' has no attribute {name!r}")
