@@ -95,11 +95,9 @@ class BackendCase:
         """The largest number of workers."""
         return max(self.workers)
 
-    def data(self, rows: int, seed: int = 0) -> tuple[Array, Array]:
-        """Return rows of two classes that a small network can learn."""
-        rng = np.random.default_rng(seed)
-        x = rng.normal(size=(rows, FEATURES)).astype("float32")
-        return x, (x[:, 0] * x[:, 1] + x[:, 2] > 0).astype(self.labels)
+    def data(self, rows: int) -> tuple[Array, Array]:
+        """Return rows of two classes, with labels of the right type."""
+        return make_data(rows, self.labels)
 
     def compute(self, est: Estimator, x: Array) -> Array:
         """Return the model's outputs for rows, from this process if possible."""
@@ -112,17 +110,32 @@ class BackendCase:
 
     def expected(self, rows: int, epochs: int, batch_size: int, shuffle: bool = True) -> Weights:
         """Return the weights that one process learns from `data(rows)`."""
-        return _expected(self, rows, epochs, batch_size, shuffle)
+        if self.reference is None:
+            return _trained_by_one(self, rows, epochs, batch_size, shuffle)
+        return _trained(self.reference, self.labels, rows, epochs, batch_size, shuffle)
 
 
 @functools.lru_cache(maxsize=64)
-def _expected(case: BackendCase, rows: int, epochs: int, batch_size: int, shuffle: bool) -> Weights:
-    x, y = case.data(rows)
-    if case.reference is not None:
-        return case.reference(batches(x, y, epochs=epochs, batch_size=batch_size, seed=SEED, shuffle=shuffle), SEED)
+def _trained(
+    reference: Callable[[Batches, int], Weights], labels: str, rows: int, epochs: int, batch_size: int, shuffle: bool
+) -> Weights:
+    """Cached by what the result depends on: backends of one framework share it."""
+    x, y = make_data(rows, labels)
+    return reference(batches(x, y, epochs=epochs, batch_size=batch_size, seed=SEED, shuffle=shuffle), SEED)
+
+
+@functools.lru_cache(maxsize=64)
+def _trained_by_one(case: BackendCase, rows: int, epochs: int, batch_size: int, shuffle: bool) -> Weights:
     alone = case.make(1, seed=SEED)
-    alone.fit(x, y, epochs=epochs, batch_size=batch_size, shuffle=shuffle)
+    alone.fit(*case.data(rows), epochs=epochs, batch_size=batch_size, shuffle=shuffle)
     return case.learned(alone)
+
+
+def make_data(rows: int, labels: str = "int64", seed: int = 0) -> tuple[Array, Array]:
+    """Return rows of two classes that a small network can learn."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, FEATURES)).astype("float32")
+    return x, (x[:, 0] * x[:, 1] + x[:, 2] > 0).astype(labels)
 
 
 def batches(

@@ -18,6 +18,7 @@ from orca.testing.leftovers import Leftovers, look, settle, still_there
 from orca.testing.report import Check, NotApplicable
 
 if TYPE_CHECKING:
+    from orca.backends.base import Topology
     from orca.context import Context
     from orca.estimator import Estimator
     from orca.launch.base import Hello
@@ -26,9 +27,14 @@ LIMIT_SECONDS = 15.0
 """How long a call may take to end after a rank has failed."""
 
 
+def topology(est: Estimator) -> Topology:
+    """The processes that train an estimator's model."""
+    return est.backend.topology(est.spec, est.workers)
+
+
 def hellos(est: Estimator, context: Context) -> list[Hello]:
     """The ranks of an estimator that run now."""
-    gang = context.warm(est._ranks, est.backend.preload)
+    gang = context.warm(topology(est).ranks, est.backend.traits.preload)
     return [] if gang is None else gang.places
 
 
@@ -96,15 +102,15 @@ def killed_server(case: BackendCase, context: Context) -> None:
     x, y = case.data(54)
     est = case.make(2, seed=SEED)
     est.fit(x, y, batch_size=9)
-    before, ranks = look(), est._ranks
-    for victim in sorted({2, ranks - 1}):
+    before, processes = look(), topology(est)
+    for victim in sorted({2, processes.ranks - 1}):
         kill = KillRank(victim, partial(local_pids, est, context))
         error = refused(WorkerError, partial(est.fit, x, y, epochs=500, batch_size=9, callbacks=[kill]))
         ended = time.time() - kill.moment
         assert ended < LIMIT_SECONDS, f"fit ended {ended:.1f} s after the kill"
-        role = [*est.backend.roles(est.spec, 2), *[""] * ranks][victim]
+        role = processes.roles[victim] if processes.roles else ""
         assert (error.rank, error.role) == (victim, role), f"named rank {error.rank} ({error.role}), not {victim}"
-        assert len(kill.pids) == ranks, f"{len(kill.pids)} processes, expected {ranks}"
+        assert len(kill.pids) == processes.ranks, f"{len(kill.pids)} processes, expected {processes.ranks}"
         remains = still_there(kill.pids, kill.ports)
         assert not remains, f"processes or ports that outlive the failed call: {remains}"
         nothing_new(before, f"killed {role or 'server'}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-TOKENS = ("zygote", "ray::_RankActor", "orca.launch")
+TOKENS = ("zygote", "ray::_RankActor")
 """Parts of the command lines of ranks, and of the process that forks them."""
 
 

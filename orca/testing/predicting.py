@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from orca.estimator import Estimator
 
 
+@functools.lru_cache(maxsize=4)
 def _ready(case: BackendCase) -> Estimator:
     """An estimator that can predict, on two workers."""
     est = case.make(2) if case.inference_only else case.make(2, seed=SEED)

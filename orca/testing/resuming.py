@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orca.testing.cases import SEED, BackendCase
 from orca.testing.comparing import same_history, same_state
-from orca.testing.failing import local_pids
+from orca.testing.failing import local_pids, topology
 from orca.testing.faults import Fault, KillRank
 from orca.testing.report import Check
 from orca.triggers import SeveralIteration
@@ -82,7 +82,7 @@ def resume_after_a_killed_server(case: BackendCase, context: Context) -> None:
     x, y = case.data(54)
     whole = case.make(2, seed=SEED)
     expected = whole.fit(x, y, epochs=3, batch_size=9)
-    for victim in sorted({2, whole._ranks - 1}):
+    for victim in sorted({2, topology(whole).ranks - 1}):
         broken = case.make(2, seed=SEED)
         kill = KillRank(victim, partial(local_pids, broken, context))
         history = broken.fit(x, y, epochs=3, batch_size=9, max_failures=1, callbacks=[kill])
