@@ -17,6 +17,9 @@ from orca.backends.keras.sync import Reducer, scaled
 from orca.shards.feed import Batch, share
 from orca.shards.tree import row_count, take_rows
 
+_KEYS = 1000
+"""Group keys that one strategy may use."""
+
 
 class Devices(Reducer):
     """Reduces over the devices of a strategy, from within the step of one device."""
@@ -34,6 +37,8 @@ class MirroredReplica(KerasReplica):
 
     def __init__(self, make_model: Callable[[], Any], devices: int) -> None:
         kind = "GPU" if len(tf.config.list_logical_devices("GPU")) >= devices else "CPU"
+        # Strategies with the same keys would reduce their tensors with those of the one before, of other shapes.
+        tf.distribute.MirroredStrategy._collective_key_base += _KEYS
         self._strategy = tf.distribute.MirroredStrategy([f"/{kind}:{number}" for number in range(devices)])
         self._devices = devices
         self._prepared = False
