@@ -42,9 +42,9 @@ class Leftovers:
 
 
 def look(tokens: tuple[str, ...] = TOKENS) -> Leftovers:
-    """Take stock of this host."""
+    """Take stock of this process, its descendants and its temporary files."""
     ranks, stopped = set(), set()
-    for process in _family():
+    for process in psutil.Process().children(recursive=True):
         try:
             text = " ".join(process.cmdline())
             state = process.status()
@@ -94,19 +94,10 @@ def still_there(pids: Iterable[int], ports: Iterable[tuple[str, int]], seconds: 
     return remaining
 
 
-def _family() -> list[psutil.Process]:
-    """This process's descendants, and Ray's actors, which are not our children when Ray is joined."""
-    family = {process.pid: process for process in psutil.Process().children(recursive=True)}
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if words and words[0].startswith("ray::_RankActor"):
-            family[process.pid] = process
-    return list(family.values())
-
-
 def _locked_by_others() -> set[int]:
     """The inodes of files that are locked by processes that are not of this family."""
-    family = {os.getpid(), *(process.pid for process in _family())}
+    me = psutil.Process()
+    family = {me.pid, *(process.pid for process in me.children(recursive=True))}
     entries = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return {
         int(words[5].rpartition(":")[2]) for words in entries if words[1] == "FLOCK" and int(words[4]) not in family
