@@ -13,7 +13,7 @@ from mxnet import gluon
 
 from orca import create_config
 from orca.callbacks import Callback
-from tests.leftovers import listening
+from orca.testing.leftovers import listening
 
 CONFIG = create_config(optimizer="sgd", optimizer_params={"learning_rate": 0.1, "momentum": 0.9}, log_interval=0)
 
