@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from orca.testing.backend import BACKEND_CHECKS, check_backend
     from orca.testing.cases import BackendCase
     from orca.testing.report import Check, NotApplicable, Result, require, table
+    from orca.testing.runtime import RUNTIME_CHECKS, check_runtime
 
 _PLACES = {
     "BACKEND_CHECKS": "backend",
     "BackendCase": "cases",
     "Check": "report",
+    "RUNTIME_CHECKS": "runtime",
     "NotApplicable": "report",
     "Result": "report",
     "check_backend": "backend",
+    "check_runtime": "runtime",
     "require": "report",
     "table": "report",
 }
@@ -31,8 +34,10 @@ __all__ = [
     "BackendCase",
     "Check",
     "NotApplicable",
+    "RUNTIME_CHECKS",
     "Result",
     "check_backend",
+    "check_runtime",
     "require",
     "table",
 ]

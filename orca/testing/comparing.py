@@ -59,10 +59,10 @@ def same_state(one: Estimator, two: Estimator, exact: bool, what: str) -> None:
 
 
 def _saved(est: Estimator) -> dict[str, Any]:
-    from orca import checkpoint
+    from orca.runs import saved_states
 
     with tempfile.TemporaryDirectory() as folder:
-        state = checkpoint.load(est.save(str(Path(folder) / "state")))[1]
+        state = saved_states.load(est.save(str(Path(folder) / "state")))[1]
     return {key: value for key, value in state.items() if key not in ("position", "example")}
 
 

@@ -160,8 +160,11 @@ def train(batches: Batches, seed: int) -> Weights:
 def make(workers: int, **more: Any) -> Estimator:
     """Return an estimator of the model."""
     from orca.estimator import Estimator
+    from orca.runs.values import Learned, Setup
 
-    return Estimator(LINEAR, LinearSpec(), workers=workers, **more)
+    seed = more.pop("seed", None)
+    setup = Setup.create(LINEAR, LinearSpec(), workers=workers, **more)
+    return Estimator(setup, Learned.nothing(setup, seed))
 
 
 LINEAR = LinearBackend()
