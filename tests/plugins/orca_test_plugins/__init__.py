@@ -1,0 +1,1 @@
+"""A backend and a runtime that Orca finds by their entry points."""
