@@ -7,10 +7,10 @@ BIN := .venv/bin
 BENCH ?= $(filter-out %/__init__.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format docs bench wheel clean
+.PHONY: help demo test test-matrix test-fast lint format docs bench wheel clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo:  ## create a small environment and train a model in it
 	@$(PYTHON) tools/environment.py demo
@@ -24,6 +24,11 @@ test:  ## create the full environment, then check style, types, documentation an
 	@$(BIN)/python -m pytest $(ARGS)
 	@echo "==> pytest, MXNet"
 	@$(BIN)/python -m pytest --mxnet $(ARGS) || test $$? -eq 5  # 5: ARGS selected no MXNet test
+
+test-matrix: $(BIN)/pytest  ## every conformance check of every backend on every runtime, and a table of them
+	@echo "==> pytest, every backend on every runtime"
+	@$(BIN)/python -m pytest tests/conformance --matrix $(ARGS)
+	@$(BIN)/python -m pytest tests/conformance --matrix --mxnet $(ARGS)
 
 test-fast: $(BIN)/pytest  ## the tests that need no Ray, Spark or Horovod, in under two minutes
 	@echo "==> pytest, fast part"

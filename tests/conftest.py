@@ -97,6 +97,7 @@ def stop_everything() -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mxnet", action="store_true", help="run only the tests of MXNet")
+    parser.addoption("--matrix", action="store_true", help="run every conformance check on every backend and runtime")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

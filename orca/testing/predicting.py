@@ -92,8 +92,8 @@ def several_inputs_and_outputs(case: BackendCase, context: Context) -> None:
 
 
 CHECKS = [
-    Check("predict_arrays", predict_arrays, remote=True),
+    Check("predict_arrays", predict_arrays),
     Check("predict_shards", predict_shards, remote=True),
     Check("predict_frames", predict_frames, remote=True),
-    Check("several_inputs_and_outputs", several_inputs_and_outputs, ("several",), remote=True),
+    Check("several_inputs_and_outputs", several_inputs_and_outputs, ("several",)),
 ]

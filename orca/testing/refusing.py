@@ -42,5 +42,5 @@ def too_many_workers(case: BackendCase, context: Context) -> None:
 CHECKS = [
     Check("misspelled_column", misspelled_column),
     Check("batch_smaller_than_workers", batch_smaller_than_workers, ("trains",)),
-    Check("too_many_workers", too_many_workers, ("trains", "processes"), remote=True),
+    Check("too_many_workers", too_many_workers, ("trains", "processes")),
 ]

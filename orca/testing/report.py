@@ -35,7 +35,7 @@ class Check:
         name: The name in reports.
         run: Raises AssertionError if the property does not hold.
         needs: Attributes of the subject that have to be true for the check to apply.
-        remote: Whether the outcome may depend on the runtime.
+        remote: Whether the outcome may depend on framework and runtime together, so that it is worth a run on each.
     """
 
     name: str

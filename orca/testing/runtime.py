@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -86,13 +87,21 @@ def _pid(rank: RankContext) -> int:
     return os.getpid()
 
 
+def _count_calls(rank: RankContext) -> tuple[int, int]:
+    rank.memory["calls"] = rank.memory.get("calls", 0) + 1
+    return rank.memory["calls"], os.getpid()
+
+
 def warm_ranks(trial: Trial) -> None:
-    """Ranks outlive a call exactly if the launcher says so."""
+    """Ranks and their memory outlive a call exactly if the launcher says so."""
     gang = trial.context.gang(2)
-    first, second = gang.call(_pid), gang.call(_pid)
+    first, second = gang.call(_count_calls), gang.call(_count_calls)
     assert trial.context.gang(2) is gang, "the context has another gang of the same size"
     assert gang.running == gang.launcher.warm, f"warm={gang.launcher.warm}, but running={gang.running} after a call"
-    assert not gang.launcher.warm or first == second, f"warm ranks changed from {first} to {second}"
+    # Processes say nothing where ranks are not warm: a runtime may use them again.
+    kept = [(calls + 1, pid) for calls, pid in first] == second
+    new = {calls for calls, _ in (*first, *second)} == {1}
+    assert kept if gang.launcher.warm else new, f"warm={gang.launcher.warm}; calls and processes {first}, {second}"
 
 
 def too_many_ranks(trial: Trial) -> None:
@@ -149,6 +158,7 @@ def unpicklable_error(trial: Trial) -> None:
     """An exception that cannot be pickled arrives as text."""
     error = refused(WorkerError, lambda: trial.context.gang(2).call(_raise_odd), ["_Odd", "cannot be pickled"])
     assert "_raise_odd" in error.remote_traceback, f"the rank's own traceback is missing: {error}"
+    assert pickle.loads(pickle.dumps(error)).rank == error.rank, "the error does not survive pickling"
 
 
 def interrupted_call(trial: Trial) -> None:

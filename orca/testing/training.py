@@ -154,16 +154,13 @@ def state_before_the_first_epoch(case: BackendCase, context: Context) -> None:
 
 
 CHECKS = [
-    *(
-        Check(name, _layout(sizes), ("trains",), remote=name in ("empty_shard", "short_last_batch"))
-        for name, sizes in LAYOUTS.items()
-    ),
-    Check("fewer_rows_than_workers", fewer_rows_than_workers, ("trains", "lockstep"), remote=True),
+    *(Check(name, _layout(sizes), ("trains",), remote=name == "empty_shard") for name, sizes in LAYOUTS.items()),
+    Check("fewer_rows_than_workers", fewer_rows_than_workers, ("trains", "lockstep")),
     Check("exact_scores", exact_scores, ("trains",), remote=True),
     Check("without_shuffling", without_shuffling, ("trains", "lockstep")),
     Check("sample_weights", sample_weights, ("trains", "lockstep", "sample_weights")),
-    Check("fit_from_a_frame", fit_from_a_frame, ("trains", "lockstep"), remote=True),
+    Check("fit_from_a_frame", fit_from_a_frame, ("trains", "lockstep")),
     Check("learns_asynchronously", learns_asynchronously, ("trains", "asynchronous"), remote=True),
-    Check("save_and_load", save_and_load, ("trains", "lockstep"), remote=True),
+    Check("save_and_load", save_and_load, ("trains", "lockstep")),
     Check("state_before_the_first_epoch", state_before_the_first_epoch, ("trains", "lockstep")),
 ]

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from orca import Estimator
 from orca.context import Context
+from tests.conformance.keras_models import estimator, model_creator, same_weights
 from tests.conformance.models import global_order, make_data
-from tests.conformance.test_keras import estimator, model_creator, same_weights
 
 
 def data(rows=60):
@@ -350,7 +350,7 @@ ON_TORCH = """
 import keras, numpy as np
 from orca import Estimator, init_orca_context
 from orca.errors import ArgumentError
-from tests.conformance.test_keras import model_creator
+from tests.conformance.keras_models import model_creator
 if __name__ == "__main__":
     init_orca_context(cores=2)
     x = np.random.default_rng(0).normal(size=(40, 6)).astype("f4")

@@ -14,7 +14,7 @@ from orca.callbacks import Callback, Run
 from orca.context import Context
 from orca.triggers import EveryEpoch
 from tests.backends.test_keras import data
-from tests.conformance.test_keras import estimator, model_creator, same_weights
+from tests.conformance.keras_models import estimator, model_creator, same_weights
 
 
 class Watch(Callback):

@@ -18,7 +18,7 @@ from orca.context import Context
 from orca.errors import ArgumentError, DataError
 from orca.shards.adapters import tf_data
 from tests.backends.test_keras import data, two_by_two, two_optimizers
-from tests.conformance.test_keras import estimator, model_creator, train_alone
+from tests.conformance.keras_models import estimator, model_creator, train_alone
 
 
 def test_every_row_of_a_tf_dataset_is_used_once(context: Context):

@@ -19,7 +19,7 @@ from orca.callbacks import Run
 from orca.errors import ArgumentError
 from orca.shards.feed import Batch
 from tests.backends.test_keras import data, scaled
-from tests.conformance.test_keras import model_creator, same_weights
+from tests.conformance.keras_models import model_creator, same_weights
 
 NUMBERS = itertools.count(1)
 """Numbers of replicas, whose collectives must not be confused."""

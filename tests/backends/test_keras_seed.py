@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from orca import Estimator, init_orca_context
 from orca.context import Context
-from tests.conformance.test_keras import lenet
+from tests.conformance.keras_models import lenet
 
 rng = np.random.default_rng(0)
 images, labels = rng.integers(0, 255, (40, 28, 28, 1)).astype("u1"), rng.integers(0, 10, 40)

@@ -18,15 +18,17 @@ from orca.errors import ArgumentError, DataError, NotFittedError, ResourceError,
 from tests.conformance.models import global_order, make_data
 from tests.conformance.mxnet_models import (
     CONFIG,
+    SEED,
     TwoIn,
+    estimator,
     half,
     loss_creator,
     model_creator,
     module_creator,
     probabilities,
+    same_weights,
     symbol_creator,
 )
-from tests.conformance.test_mxnet import SEED, estimator, same_weights
 
 mx = pytest.importorskip("mxnet")
 from mxnet import gluon

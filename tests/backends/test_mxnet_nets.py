@@ -13,7 +13,7 @@ from orca.context import Context
 from orca.errors import ArgumentError, DataError, WorkerError
 from orca.shards.adapters.mxnet_data import batches
 from tests.conformance.models import make_data
-from tests.conformance.test_mxnet import estimator, same_weights
+from tests.conformance.mxnet_models import estimator, same_weights
 
 mx = pytest.importorskip("mxnet")
 from mxnet import gluon

@@ -16,7 +16,7 @@ from orca.backends.mxnet.optimizers import Learner
 from orca.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from orca.context import Context
 from tests.conformance.models import make_data
-from tests.conformance.test_mxnet import estimator
+from tests.conformance.mxnet_models import estimator
 
 mx = pytest.importorskip("mxnet")
 from mxnet import gluon

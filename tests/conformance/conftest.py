@@ -1,12 +1,117 @@
-"""The backends that the torch conformance tests run on."""
+"""Which backend runs which check on which runtime, and the table of all cells at the end."""
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import pytest
 
-BACKENDS = ["torch_distributed", pytest.param("horovod", marks=pytest.mark.horovod), "parameter_server"]
+from orca.context import Context, current, init_orca_context
+from orca.testing import BACKEND_CHECKS, BackendCase, Check, NotApplicable, Result, table
+from orca.testing.report import FAILED, PASSED, SKIPPED
+from tests.conftest import SLOTS
+
+SMOKE = ("empty_shard", "learns_asynchronously")
+"""The checks on clusters of backends that are not the first of their framework."""
+FEWER_WORKERS = {"even_shards": (1, 3), "uneven_shards": (2,), "last_batch_of_one": (1, 2)}
+"""Numbers of workers for frameworks that take long to build a model; three elsewhere."""
+RESULTS = pytest.StashKey[list[Result]]()
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@dataclass(frozen=True)
+class Cell:
+    """One check of one backend on one runtime."""
+
+    runtime: str
+    case: BackendCase
+    check: Check
+
+    def param(self) -> object:
+        marks = [] if self.runtime == "local" else [getattr(pytest.mark, self.runtime)]
+        marks += [pytest.mark.horovod] if self.case.name.endswith(".horovod") else []
+        return pytest.param(self, marks=marks, id=f"{self.runtime}-{self.case.title}-{self.check.name}")
+
+
+def cells(module: object, matrix: bool) -> list[Cell]:
+    """Return the cells of a module, which has PLAIN cases, VARIANTS with their checks, and perhaps MAIN and SLOW.
+
+    By default all checks of the plain cases run locally. On clusters the main case, the first, runs the checks that
+    may depend on the cluster, the others one check. A matrix runs every check everywhere.
+    """
+    every = list(BACKEND_CHECKS)
+    chosen = dict.fromkeys(module.PLAIN, every) | {
+        case: every if matrix else names for case, names in module.VARIANTS.items()
+    }
+    main = getattr(module, "MAIN", module.PLAIN[0])
+    found = []
+    for runtime in ("local", "ray", "spark"):
+        for case, names in chosen.items():
+            for name in names:
+                check = BACKEND_CHECKS[name]
+                asked = matrix or runtime == "local" or (check.remote if case is main else name in SMOKE)
+                if asked and not check.reason(case):
+                    found.append(Cell(runtime, case if matrix else _smaller(case, runtime, name, module), check))
+    return found
+
+
+def _smaller(case: BackendCase, runtime: str, check: str, module: object) -> BackendCase:
+    if runtime == "local" and not getattr(module, "SLOW", False):
+        return case
+    workers = FEWER_WORKERS.get(check, (3,)) if runtime == "local" else (3,)
+    return dataclasses.replace(case, workers=workers)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cell" in metafunc.fixturenames:
+        found = cells(metafunc.module, metafunc.config.getoption("--matrix"))
+        metafunc.parametrize("cell", [cell.param() for cell in found])
+
+
+@pytest.fixture
+def cell_context(cell: Cell, request: pytest.FixtureRequest) -> Context:
+    """The context of a cell's runtime; its gangs stay warm for the next cell."""
+    return joined(cell.runtime, request)
+
+
+def joined(runtime: str, request: pytest.FixtureRequest) -> Context:
+    """The context of a runtime, which is started once."""
+    if runtime == "ray":
+        request.getfixturevalue("ray_cluster")
+    elif runtime == "spark":
+        request.getfixturevalue("spark_session")
+    return init_orca_context(runtime=runtime, cores=SLOTS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def stop_warm_gangs() -> Iterator[None]:
+    yield
+    current().stop_gangs()
+
+
+@pytest.fixture
+def perform(request: pytest.FixtureRequest):
+    """Run a check, skip what does not apply, and note the result for the table."""
+
+    def run(check: Check, subject: object, *args: object, name: str, runtime: str) -> None:
+        began, outcome, detail = time.monotonic(), FAILED, ""
+        try:
+            check(subject, *args)
+            outcome = PASSED
+        except NotApplicable as reason:
+            outcome, detail = SKIPPED, str(reason)
+            pytest.skip(detail)
+        finally:
+            result = Result(check.name, time.monotonic() - began, outcome, detail, name, runtime)
+            request.config.stash.setdefault(RESULTS, []).append(result)
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    results = config.stash.get(RESULTS, [])
+    if results:
+        terminalreporter.section("conformance: checks and seconds")
+        terminalreporter.write_line(table(results))

@@ -42,3 +42,4 @@ def named(model: Any) -> dict[str, Any]:
 
 
 PLAIN = [case("multiworker"), case("horovod"), case("parameter_server"), case("mirrored", processes=False)]
+VARIANTS: dict[BackendCase, list[str]] = {}

@@ -27,7 +27,7 @@ def case(backend: str, variant: str = "", flags: dict[str, Any] | None = None, *
         make,
         variant=variant,
         weights=lambda est: named(est.get_model()),
-        reference=reference,
+        reference=adam_reference if options.get("config") is ADAM else reference,
         outputs=lambda est, x: est.get_model()(mx.nd.array(x)).asnumpy(),
         scores=scores,
         noisy=lambda workers, **more: make(workers, config=ADAM, metrics="accuracy", **more),
@@ -54,14 +54,18 @@ class FirstLoss(gluon.loss.L2Loss):
         return super().hybrid_forward(F, outputs[0], label)
 
 
-def reference(batches, seed):
+def adam_reference(batches, seed):
+    return reference(batches, seed, ADAM)
+
+
+def reference(batches, seed, config=CONFIG):
     """Gluon itself, one process."""
     mx.random.seed(seed)
     net, loss, trainer = model_creator({}), loss_creator({}), None
     for x, y in batches:
         if trainer is None:
             net(mx.nd.array(x[:2]))
-            trainer = gluon.Trainer(net.collect_params(), CONFIG["optimizer"], CONFIG["optimizer_params"])
+            trainer = gluon.Trainer(net.collect_params(), config["optimizer"], config["optimizer_params"])
         with mx.autograd.record():
             value = loss(net(mx.nd.array(x)), mx.nd.array(y))
         value.backward()
@@ -79,7 +83,13 @@ def scores(est, x, y):
 
 SERVED = {"servers": True}
 PLAIN = [case("parameter_server", flags=SERVED), case("horovod")]
-VARIANTS = [
-    case("parameter_server", "2 servers", flags=SERVED, num_servers=2),
-    case("parameter_server", "async", flags=SERVED | {"lockstep": False}, kvstore="dist_async", config=ADAM),
-]
+VARIANTS = {
+    case("parameter_server", "2 servers", flags=SERVED, num_servers=2): [
+        *["even_shards", "uneven_shards", "empty_shard", "short_last_batch", "last_batch_of_one"],
+        *["exact_scores", "resume_after_a_killed_rank", "killed_server"],
+    ],
+    case("parameter_server", "async", flags=SERVED | {"lockstep": False}, kvstore="dist_async", config=ADAM): [
+        *["even_shards", "learns_asynchronously", "exact_scores"],
+        *["raised_error", "killed_rank", "stopped_rank", "killed_server"],
+    ],
+}

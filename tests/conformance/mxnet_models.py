@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import time
-from pathlib import Path
-
 import mxnet as mx
+import numpy as np
 from mxnet import gluon
 
-from orca import create_config
-from orca.callbacks import Callback
-from orca.testing.leftovers import listening
+from orca import Estimator, create_config
+
+SEED = 3
 
 CONFIG = create_config(optimizer="sgd", optimizer_params={"learning_rate": 0.1, "momentum": 0.9}, log_interval=0)
 
@@ -29,31 +24,6 @@ def model_creator(config):
 
 def loss_creator(config):
     return gluon.loss.SoftmaxCrossEntropyLoss()
-
-
-class KillRole(Callback):
-    """Kills a rank's process once, from worker 0, after a step; the driver writes the process ids to a file."""
-
-    acts_on_batches = False
-
-    def __init__(self, rank: int, folder: str, step: int = 15) -> None:
-        self.rank, self.folder, self.step = rank, Path(folder), step
-
-    def after_batch(self, run):
-        if run.rank == 0 and run.step == self.step and not (self.folder / "killed").exists():
-            pids = json.loads(wait_for_text(self.folder / "pids"))
-            (self.folder / "ports").write_text(json.dumps(sorted(listening(pids))))
-            (self.folder / "killed").write_text(str(time.time()))
-            os.kill(pids[self.rank], signal.SIGKILL)
-
-
-def wait_for_text(path: Path, seconds: float = 20.0) -> str:
-    """Return the text of a file as soon as it exists."""
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, path
-        time.sleep(0.01)
-    return path.read_text()
 
 
 def lenet(config):
@@ -102,3 +72,26 @@ def probabilities(config):
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(2), gluon.nn.HybridLambda(lambda F, x: F.softmax(x)))
     return net
+
+
+def estimator(workers, servers=1, **more):
+    return Estimator.from_mxnet(
+        **{
+            "config": CONFIG,
+            "model_creator": model_creator,
+            "loss_creator": loss_creator,
+            "metrics": "accuracy",
+            "num_workers": workers,
+            "num_servers": servers,
+            "seed": SEED,
+            **more,
+        }
+    )
+
+
+def same_weights(est, net, message=""):
+    mine, theirs = est.get_model()._collect_params_with_prefix(), net._collect_params_with_prefix()
+    assert list(mine) == list(theirs)
+    for name, value in mine.items():
+        ours, other = value.data().asnumpy(), theirs[name].data().asnumpy()
+        np.testing.assert_allclose(ours, other, rtol=1e-5, atol=1e-6, err_msg=f"{message} {name}")

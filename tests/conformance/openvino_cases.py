@@ -51,3 +51,4 @@ PLAIN = [
         inference_only=True,
     )
 ]
+VARIANTS: dict[BackendCase, list[str]] = {}

@@ -100,19 +100,21 @@ def outputs(est: Estimator, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 PLAIN = [case("torch_distributed"), case("horovod"), case("parameter_server")]
-VARIANTS = [
-    case("torch_distributed", "sharded", sharded=True),
-    *(
-        case(backend, "class weights", loss=nn.CrossEntropyLoss(weight=torch.tensor([0.2, 3.0])))
-        for backend in ("torch_distributed", "horovod", "parameter_server")
-    ),
-    case("parameter_server", "async", mode="async", flags={"lockstep": False, "servers": True}),
-    case(
-        "parameter_server",
-        "async with 2 servers",
-        mode="async",
-        servers=2,
-        staleness=1,
-        flags={"lockstep": False, "servers": True},
-    ),
-]
+LAYOUTS = ["empty_shard", "short_last_batch", "last_batch_of_one"]
+RESUME = ["save_and_load", "resume_after_a_killed_rank", "resume_from_a_checkpoint"]
+WEIGHTED = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 3.0]))
+ASYNC = {"lockstep": False, "servers": True}
+VARIANTS = {
+    case("torch_distributed", "sharded", sharded=True): [*LAYOUTS, *RESUME, "exact_scores"],
+    case("torch_distributed", "class weights", loss=WEIGHTED): ["short_last_batch", "exact_scores"],
+    case("horovod", "class weights", loss=WEIGHTED): ["short_last_batch", "exact_scores"],
+    case("parameter_server", "class weights", loss=WEIGHTED): ["short_last_batch", "exact_scores"],
+    case("parameter_server", "async", mode="async", flags=ASYNC): [
+        *LAYOUTS,
+        *["exact_scores", "learns_asynchronously", "predict_arrays"],
+        *["raised_error", "killed_rank", "stopped_rank", "killed_server"],
+    ],
+    case("parameter_server", "async, 2 servers", mode="async", servers=2, staleness=1, flags=ASYNC): [
+        *["learns_asynchronously", "exact_scores", "killed_server"],
+    ],
+}

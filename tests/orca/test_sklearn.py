@@ -15,8 +15,8 @@ from torch import nn
 from orca import Estimator
 from orca.context import Context, init_orca_context, stop_orca_context
 from orca.errors import ArgumentError
+from orca.testing.leftovers import look, settle
 from tests.conformance.models import make_data
-from tests.leftovers import look, settle
 
 
 def network(config):

@@ -1,11 +1,10 @@
-"""Exact resume: a run that lost a rank and resumed ends bit for bit like an undisturbed run."""
+"""Resuming a run: what is logged, when it fails for good, and from which folder and backend it continues."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,24 +14,10 @@ from torch import nn
 from orca import Estimator, WorkerError
 from orca.callbacks import Callback, CSVLogger, JSONLLogger
 from orca.context import Context
+from orca.testing.comparing import same_state
 from orca.triggers import EveryEpoch, SeveralIteration
 from tests.conformance.models import make_data
-
-STEPS = 100
-
-
-class Network(nn.Module):
-    """Has dropout and batch norm, whose random numbers and statistics a checkpoint must contain.
-
-    It is wide and runs on three ranks, because the last bit of a sum of three numbers depends on their order.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 300), nn.BatchNorm1d(300), nn.ReLU(), nn.Dropout(0.3), nn.Linear(300, 2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x)
+from tests.conformance.torch_cases import Network
 
 
 class KillOnce(Callback):
@@ -62,40 +47,6 @@ def estimator(backend: str, **more) -> Estimator:
         backend=backend,
         **{"workers": 3, **more},
     )
-
-
-def same(one: Estimator, two: Estimator) -> None:
-    for key, value in one.get_state_dict().items():
-        np.testing.assert_array_equal(value.numpy(), two.get_state_dict()[key].numpy(), err_msg=key)
-    first, second = one._learned.state["optimizer"], two._learned.state["optimizer"]
-    for left, right in zip(_leaves(first), _leaves(second), strict=True):
-        np.testing.assert_array_equal(left, right)
-
-
-def _leaves(tree):
-    if isinstance(tree, dict):
-        return [leaf for key in tree for leaf in _leaves(tree[key])]
-    if isinstance(tree, list):
-        return [leaf for value in tree for leaf in _leaves(value)]
-    return [] if tree is None else [tree]
-
-
-def test_automatic_resume_after_a_killed_rank_gives_identical_weights(context: Context, backend, tmp_path):
-    # 37 steps per epoch, so the checkpoint of step 50 is in the middle of the second.
-    x, y = make_data(37 * 12 - 5)
-    whole = estimator(backend)
-    expected = whole.fit(x, y, batch_size=12, max_steps=STEPS)
-    broken = estimator(backend)
-    kill = KillOnce(57, str(tmp_path / "killed"))
-    history = broken.fit(
-        x, y, batch_size=12, max_steps=STEPS, checkpoint_trigger=SeveralIteration(50), max_failures=1, callbacks=[kill]
-    )
-    assert os.path.exists(tmp_path / "killed")
-    assert broken.step == whole.step == STEPS
-    same(whole, broken)
-    for name in ("loss", "accuracy", "auc", "lr"):
-        assert history[name] == expected[name], name
-    assert [record["epoch"] for record in history] == [1, 2, 3]
 
 
 def test_epochs_that_are_trained_again_are_logged_once(local: Context, tmp_path):
@@ -137,60 +88,14 @@ def test_a_stopped_run_resumes_from_its_folder_or_memory_and_on_another_backend(
     second = estimator("torch_distributed", model_dir=folder)
     history = second.fit(x, y, batch_size=8, epochs=3, resume=True)
     assert [record["epoch"] for record in history] == [2, 3]
-    same(whole, second)
+    same_state(second, whole, True, "after resuming")
     # From memory as well, and from a path on another backend.
     first.fit(x, y, batch_size=8, epochs=3, resume=True)
-    same(whole, first)
+    same_state(first, whole, True, "after resuming")
     third = estimator("parameter_server")
     third.fit(x, y, batch_size=8, epochs=3, resume=f"{folder}/checkpoint-20")
     for key, value in third.get_state_dict().items():
         np.testing.assert_allclose(value.numpy(), whole.get_state_dict()[key].numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_a_state_of_epoch_0_is_loaded(context: Context, backend, tmp_path):
-    x, y = make_data(64)
-    first = estimator(backend, model_dir=str(tmp_path))
-    first.fit(x, y, batch_size=8, epochs=1, max_steps=3, checkpoint_trigger=SeveralIteration(3))
-    first._learned = replace(first._learned, epoch=0)
-    first.save(str(tmp_path / "zero"))
-    second = estimator(backend).load(str(tmp_path / "zero"))
-    assert second.epoch == 0
-    same(first, second)
-    assert second.evaluate(x, y) == first.evaluate(x, y)
-
-
-def test_a_state_saved_before_any_fit_is_loaded_and_trained_from_epoch_0(local: Context, backend, tmp_path):
-    x, y = make_data(64)
-    trained = estimator(backend)
-    trained.fit(x, y, batch_size=16, epochs=1)
-    first = estimator(backend).load_weights(trained.save_weights(str(tmp_path / "weights")))
-    second = estimator(backend).load(first.save(str(tmp_path / "zero")))
-    assert (second.epoch, second.step) == (0, 0)
-    assert second.evaluate(x, y) == trained.evaluate(x, y)
-    for est in (first, second):
-        history = est.fit(x, y, batch_size=16, epochs=2, resume=True)
-        assert (history["epoch"], est.step) == ([1, 2], 8)
-    same(first, second)
-
-
-def test_sharded_replicas_resume_exactly_within_an_epoch(local: Context, tmp_path):
-    x, y = make_data(100)
-    whole = estimator("torch_distributed", sharded=True)
-    expected = whole.fit(x, y, batch_size=16, epochs=2)
-    broken = estimator("torch_distributed", sharded=True)
-    kill = KillOnce(9, str(tmp_path / "killed"))
-    options = {"checkpoint_trigger": SeveralIteration(4), "max_failures": 1, "callbacks": [kill]}
-    history = broken.fit(x, y, batch_size=16, epochs=2, **options)
-    assert os.path.exists(tmp_path / "killed")
-    same(whole, broken)
-    assert history["loss"] == expected["loss"]
-    # And from files, in the middle of the first epoch.
-    folder = str(tmp_path / "run")
-    first = estimator("torch_distributed", sharded=True, model_dir=folder)
-    first.fit(x, y, batch_size=16, epochs=2, max_steps=4, checkpoint_trigger=SeveralIteration(4))
-    second = estimator("torch_distributed", sharded=True)
-    second.fit(x, y, batch_size=16, epochs=2, resume=folder)
-    same(whole, second)
 
 
 def test_resume_with_other_data_is_rejected_with_both_row_counts(local: Context, tmp_path):
