@@ -13,6 +13,7 @@ import numpy as np
 
 from orca.errors import ResourceError, TransformError, WorkerError
 from orca.launch.base import LogLine
+from orca.testing import failing
 from orca.testing.backend import BACKEND_CHECKS, running
 from orca.testing.cases import SEED, BackendCase, cut
 from orca.testing.comparing import near, refused
@@ -248,15 +249,19 @@ def stops(trial: Trial) -> None:
         assert len(again.gang(2).call(_pid)) == 2, "a call in a new context"
 
 
-def _on_runtime(name: str) -> Check:
+def _on_runtime(check: Check) -> Check:
     """A check of a backend, for the trial's model."""
-    check = BACKEND_CHECKS[name]
 
     def run(trial: Trial) -> None:
         check(trial.case, trial.context)
 
-    return Check(f"model_{name}", run)
+    return Check(f"model_{check.name}", run)
 
+
+_OF_MODELS = [
+    check for check in BACKEND_CHECKS.values() if check not in failing.CHECKS and not check.reason(LINEAR_CASE)
+]
+"""Failures of ranks are the same without a model."""
 
 RUNTIME_CHECKS: dict[str, Check] = {
     check.name: check
@@ -275,7 +280,7 @@ RUNTIME_CHECKS: dict[str, Check] = {
         Check("transformed_shards", transformed_shards),
         Check("moved_shards", moved_shards),
         Check("pending_transformations", pending_transformations),
-        *(_on_runtime(name) for name, check in BACKEND_CHECKS.items() if not check.reason(LINEAR_CASE)),
+        *map(_on_runtime, _OF_MODELS),
         Check("stops", stops, ("started",)),
     )
 }
