@@ -26,7 +26,12 @@ GENERATED = (
 
 def fingerprint() -> str:
     """Hash everything that determines what is installed: the requirements, the pins and these tools."""
-    files = [ROOT / "pyproject.toml", CONSTRAINTS, *sorted(Path(__file__).parent.glob("*.py"))]
+    files = [
+        ROOT / "pyproject.toml",
+        ROOT / "tests/plugins/pyproject.toml",
+        CONSTRAINTS,
+        *sorted(Path(__file__).parent.glob("*.py")),
+    ]
     parts = [path.name.encode() + b"\0" + path.read_bytes() for path in files]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
@@ -72,6 +77,7 @@ def install(kind: str) -> None:
         pip_install("Orca and the demo's dependencies", "-e", ".[demo]")
         return
     pip_install("Orca, all frameworks, test and documentation tools", "-e", ".[dev,docs]")
+    pip_install("Plugins for the tests", "--no-deps", "-e", "tests/plugins")
     # Without dependencies: it requires numpy<2, but runs on numpy 2 with orca.backends.mxnet.numpy_compat.
     pip_install(pinned("mxnet"), "--no-deps", pinned("mxnet"))
     ensure_horovod()

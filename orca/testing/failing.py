@@ -71,7 +71,7 @@ def _failing(how: str, place: Callable[[int], int]) -> Callable[[BackendCase, Co
         fault = Fault(how, victim, est.step + 3)
         error = refused(WorkerError, lambda: est.fit(x, y, epochs=2, batch_size=9, callbacks=[fault]))
         ended = time.time()
-        nothing_new(before, f"a rank that was told to {how}")
+        nothing_new(before, f"a rank that had to {how}")
         assert not still_there(pids, []), "ranks outlive the call that failed"
         host, moment = traced(error.log_tail)
         assert ended - moment < LIMIT_SECONDS, f"fit ended {ended - moment:.1f} s after the fault"
