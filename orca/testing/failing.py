@@ -118,7 +118,7 @@ def killed_server(case: BackendCase, context: Context) -> None:
 
 
 CHECKS = [
-    Check("raised_error", _failing("raise", lambda workers: min(1, workers - 1)), ("trains",), remote=True),
+    Check("raised_error", _failing("raise", lambda workers: min(1, workers - 1)), ("trains",)),
     Check("killed_rank", _failing("kill", lambda workers: workers - 1), ("trains",), remote=True),
     Check("stopped_rank", _failing("stop", lambda workers: 0), ("trains",), remote=True),
     Check("killed_server", killed_server, ("trains", "servers"), remote=True),

@@ -17,7 +17,7 @@ from tests.conftest import SLOTS
 SMOKE = ("empty_shard", "learns_asynchronously")
 """The checks on clusters of backends that are not the first of their framework."""
 FEWER_WORKERS = {"even_shards": (1, 3), "uneven_shards": (2,), "last_batch_of_one": (1, 2)}
-"""Numbers of workers for frameworks that take long to build a model; three elsewhere."""
+"""Numbers of workers for frameworks that take long to build a model; for all other checks three."""
 RESULTS = pytest.StashKey[list[Result]]()
 
 
@@ -45,7 +45,7 @@ def cells(module: object, matrix: bool) -> list[Cell]:
     chosen = dict.fromkeys(module.PLAIN, every) | {
         case: every if matrix else names for case, names in module.VARIANTS.items()
     }
-    main = getattr(module, "MAIN", module.PLAIN[0])
+    main, slow = getattr(module, "MAIN", module.PLAIN[0]), getattr(module, "SLOW", False)
     found = []
     for runtime in ("local", "ray", "spark"):
         for case, names in chosen.items():
@@ -53,15 +53,15 @@ def cells(module: object, matrix: bool) -> list[Cell]:
                 check = BACKEND_CHECKS[name]
                 asked = matrix or runtime == "local" or (check.remote if case is main else name in SMOKE)
                 if asked and not check.reason(case):
-                    found.append(Cell(runtime, case if matrix else _smaller(case, runtime, name, module), check))
+                    found.append(Cell(runtime, case if matrix else _smaller(case, runtime, name, slow), check))
     return found
 
 
-def _smaller(case: BackendCase, runtime: str, check: str, module: object) -> BackendCase:
-    if runtime == "local" and not getattr(module, "SLOW", False):
-        return case
-    workers = FEWER_WORKERS.get(check, (3,)) if runtime == "local" else (3,)
-    return dataclasses.replace(case, workers=workers)
+def _smaller(case: BackendCase, runtime: str, check: str, slow: bool) -> BackendCase:
+    """Return the case with fewer numbers of workers, where starting them or building the model takes long."""
+    if runtime == "local":
+        return dataclasses.replace(case, workers=FEWER_WORKERS.get(check, (3,))) if slow else case
+    return dataclasses.replace(case, workers=(2,) if slow else (3,))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
