@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orca.core.machine import usable_cpus
-from orca.errors import ArgumentError
+from orca.errors import ArgumentError, suggest
 from orca.runtimes.base import Runtime, RuntimeRequest
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ class LocalRuntime(Runtime):
     def start(cls, request: RuntimeRequest) -> Self:
         if request.options:
             unknown = ", ".join(f"{key}=" for key in request.options)
+            hint = suggest(next(iter(request.options)), ("cores", "memory", "num_nodes", "runtime", "cluster_mode"))
             raise ArgumentError(
-                f"init_orca_context does not know {unknown} for the local runtime. "
-                'Did you mean runtime="ray" or runtime="spark"?'
+                f"init_orca_context does not know {unknown} for the local runtime."
+                + (hint or ' Did you mean runtime="ray" or runtime="spark"?')
             )
         if request.num_nodes != 1:
             raise ArgumentError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,6 +93,8 @@ def store(tree: Tree, engine: Engine, form: Form, parts: int) -> XShards:
 def to_tree(data: object, form: Form) -> dict[str, Tree]:
     """Bring arrays into the form {"x": …, "y": …}: fit(x, y), (x, y) and dicts are understood."""
     argument = form.argument
+    if isinstance(data, str | os.PathLike):
+        raise DataError(f"{argument}={data!r} is a path. Read it first, for example with orca.data.read_csv.")
     if isinstance(form.weights, str):
         raise DataError(f"sample_weight={form.weights!r} names a column, but {argument}= has none; give an array.")
     tree = _parts(data, form)
