@@ -11,18 +11,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orca.testing.adapter import ADAPTER_CHECKS, AdapterCase, check_adapter
     from orca.testing.backend import BACKEND_CHECKS, check_backend
     from orca.testing.cases import BackendCase
     from orca.testing.report import Check, NotApplicable, Result, require, table
     from orca.testing.runtime import RUNTIME_CHECKS, check_runtime
 
 _PLACES = {
+    "ADAPTER_CHECKS": "adapter",
+    "AdapterCase": "adapter",
     "BACKEND_CHECKS": "backend",
     "BackendCase": "cases",
     "Check": "report",
     "RUNTIME_CHECKS": "runtime",
     "NotApplicable": "report",
     "Result": "report",
+    "check_adapter": "adapter",
     "check_backend": "backend",
     "check_runtime": "runtime",
     "require": "report",
@@ -30,12 +34,15 @@ _PLACES = {
 }
 
 __all__ = [
+    "ADAPTER_CHECKS",
+    "AdapterCase",
     "BACKEND_CHECKS",
     "BackendCase",
     "Check",
     "NotApplicable",
     "RUNTIME_CHECKS",
     "Result",
+    "check_adapter",
     "check_backend",
     "check_runtime",
     "require",

@@ -42,7 +42,9 @@ class ArrowStreamAdapter(Adapter):
         return hasattr(data, "__arrow_c_stream__") or _is_dataset(data)
 
     def columns(self) -> list[str]:
-        return [str(name) for name in self._open().schema.names]
+        # Where the data lists its columns, no stream is opened that an error would leave open.
+        names = getattr(self.data, "columns", None)
+        return [str(name) for name in (names if isinstance(names, list) else self._open().schema.names)]
 
     def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:
         chosen = choose(self.columns(), form)

@@ -1,0 +1,80 @@
+"""Kinds of data as cases of the conformance checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars
+import pyarrow as pa
+import torch
+
+from orca import XShards
+from orca.testing import AdapterCase
+from orca.testing.cases import NAMES
+
+
+def table(frame: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def pair(frame: pd.DataFrame) -> tuple[Any, Any]:
+    return frame[NAMES].to_numpy(), frame["label"].to_numpy()
+
+
+class Rows(torch.utils.data.Dataset):
+    """A map-style dataset, whose rows are fetched one by one."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.x, self.y = pair(frame)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return torch.from_numpy(self.x[index]), self.y[index]
+
+
+def loader(frame: pd.DataFrame) -> torch.utils.data.DataLoader:
+    return torch.utils.data.DataLoader(Rows(frame), batch_size=16)
+
+
+def creator(frame: pd.DataFrame) -> Any:
+    return lambda config, batch_size: pair(frame)
+
+
+def shards_of_frames(frame: pd.DataFrame) -> XShards:
+    return XShards.partition(frame, num_shards=min(3, len(frame)))
+
+
+LOCAL = [
+    AdapterCase("pandas DataFrame", lambda frame: frame),
+    AdapterCase("Arrow table", table),
+    AdapterCase("Arrow reader", lambda frame: table(frame).to_reader(7), lambda reader: reader.read_all().to_pandas()),
+    AdapterCase("polars DataFrame", lambda frame: polars.from_arrow(table(frame))),
+    AdapterCase("DuckDB relation", lambda frame: duckdb.from_arrow(table(frame)), lambda relation: relation.df()),
+    AdapterCase("shards of frames", shards_of_frames, lambda shards: shards.to_pandas()),
+    AdapterCase("torch Dataset", Rows, named=False),
+    AdapterCase("torch DataLoader", loader, named=False),
+    AdapterCase("data creator", creator, named=False),
+]
+
+
+def ray_dataset(frame: pd.DataFrame) -> Any:
+    import ray
+
+    rows = table(frame)
+    return ray.data.from_arrow([rows.slice(0, 30), rows.slice(30, 1), rows.slice(31)])
+
+
+def spark_frame(frame: pd.DataFrame) -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate().createDataFrame(table(frame))
+
+
+CLUSTERS = {
+    "ray": [AdapterCase("Ray Dataset", ray_dataset), *LOCAL[:1], LOCAL[5]],
+    "spark": [AdapterCase("Spark DataFrame", spark_frame), *LOCAL[:1], LOCAL[5]],
+}
