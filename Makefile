@@ -7,7 +7,7 @@ BIN := .venv/bin
 BENCH ?= $(filter-out %/__init__.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix test-fast lint format docs bench wheel clean
+.PHONY: help demo env test test-matrix test-fast lint format docs bench wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -15,6 +15,9 @@ help:  ## list the targets
 demo:  ## create a small environment and train a model in it
 	@$(PYTHON) tools/environment.py demo
 	@$(BIN)/python examples/demo.py $(ARGS)
+
+env:  ## create the full environment in .venv: every framework and runtime, and the tools for tests and docs
+	@$(PYTHON) tools/environment.py full
 
 test:  ## create the full environment, then check style, types, documentation and behavior (ARGS go to pytest)
 	@$(PYTHON) tools/environment.py full
