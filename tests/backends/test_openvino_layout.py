@@ -95,5 +95,5 @@ def test_ray_tensors_have_the_layout_of_the_data(ray_cluster, est):
     dataset = ray.data.from_numpy(np.array_split(pictures, 3)).rename_columns({"data": "image"})
     close(est.predict(dataset).to_pandas()["prediction"])
     ragged = ray.data.from_items([{"image": np.zeros((8, side, 3), "f4")} for side in (6, 7)], override_num_blocks=1)
-    with pytest.raises(DataError, match="different shapes"):
+    with pytest.raises(DataError, match="several shapes"):
         est.predict(ragged)
