@@ -22,6 +22,11 @@ class MXNetAdapter(BatchesAdapter):
     def batches(self) -> Iterator[Any]:
         return batches(self.data)
 
+    def pairs_are_labelled(self, several_inputs: bool) -> bool:
+        # An iterator knows whether it has labels; a pair of a loader may be two inputs.
+        labels = getattr(self.data, "provide_label", None)
+        return not several_inputs if labels is None else bool(labels)
+
 
 class DriverStore:
     """The KVStore of a creator ``fn(config, kv)`` that asks which part of the data to return: all of it.
