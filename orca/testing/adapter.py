@@ -46,6 +46,11 @@ class AdapterCase:
     kind: type | None = None
     model: BackendCase = LINEAR_CASE
 
+    @property
+    def title(self) -> str:
+        """The name in reports."""
+        return self.name
+
     def frame(self, rows: int = ROWS) -> Any:
         """Return the rows as a pandas DataFrame."""
         import pandas as pd

@@ -9,6 +9,7 @@ import pandas as pd
 import polars
 import pyarrow as pa
 import torch
+from orca_test_plugins.records import Records
 
 from orca import XShards
 from orca.testing import AdapterCase
@@ -48,17 +49,12 @@ def shards_of_frames(frame: pd.DataFrame) -> XShards:
     return XShards.partition(frame, num_shards=min(3, len(frame)))
 
 
-LOCAL = [
-    AdapterCase("pandas DataFrame", lambda frame: frame),
-    AdapterCase("Arrow table", table),
-    AdapterCase("Arrow reader", lambda frame: table(frame).to_reader(7), lambda reader: reader.read_all().to_pandas()),
-    AdapterCase("polars DataFrame", lambda frame: polars.from_arrow(table(frame))),
-    AdapterCase("DuckDB relation", lambda frame: duckdb.from_arrow(table(frame)), lambda relation: relation.df()),
-    AdapterCase("shards of frames", shards_of_frames, lambda shards: shards.to_pandas()),
-    AdapterCase("torch Dataset", Rows, named=False),
-    AdapterCase("torch DataLoader", loader, named=False),
-    AdapterCase("data creator", creator, named=False),
-]
+def records(frame: pd.DataFrame) -> Records:
+    return Records(frame.to_dict("records"))
+
+
+FRAME = AdapterCase("pandas DataFrame", lambda frame: frame)
+SHARDS = AdapterCase("shards of frames", shards_of_frames, lambda shards: shards.to_pandas())
 
 
 def ray_dataset(frame: pd.DataFrame) -> Any:
@@ -74,7 +70,20 @@ def spark_frame(frame: pd.DataFrame) -> Any:
     return SparkSession.builder.getOrCreate().createDataFrame(table(frame))
 
 
-CLUSTERS = {
-    "ray": [AdapterCase("Ray Dataset", ray_dataset), *LOCAL[:1], LOCAL[5]],
-    "spark": [AdapterCase("Spark DataFrame", spark_frame), *LOCAL[:1], LOCAL[5]],
+LOCAL = [
+    FRAME,
+    SHARDS,
+    AdapterCase("Arrow table", table),
+    AdapterCase("Arrow reader", lambda frame: table(frame).to_reader(7), lambda reader: reader.read_all().to_pandas()),
+    AdapterCase("polars DataFrame", lambda frame: polars.from_arrow(table(frame))),
+    AdapterCase("DuckDB relation", lambda frame: duckdb.from_arrow(table(frame)), lambda relation: relation.df()),
+    AdapterCase("torch Dataset", Rows, named=False),
+    AdapterCase("torch DataLoader", loader, named=False),
+    AdapterCase("data creator", creator, named=False),
+    AdapterCase("records", records, lambda predicted: pd.DataFrame(predicted.rows)),
+]
+ADAPTERS = {
+    "local": LOCAL,
+    "ray": [AdapterCase("Ray Dataset", ray_dataset), FRAME, SHARDS],
+    "spark": [AdapterCase("Spark DataFrame", spark_frame), FRAME, SHARDS],
 }

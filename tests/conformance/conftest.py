@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from orca.context import Context, current, init_orca_context
-from orca.testing import BACKEND_CHECKS, BackendCase, Check, NotApplicable, Result, table
+from orca.testing import ADAPTER_CHECKS, BACKEND_CHECKS, AdapterCase, BackendCase, Check, NotApplicable, Result, table
 from orca.testing.report import FAILED, PASSED, SKIPPED
 from tests.conftest import SLOTS
 
@@ -23,16 +23,18 @@ RESULTS = pytest.StashKey[list[Result]]()
 
 @dataclass(frozen=True)
 class Cell:
-    """One check of one backend on one runtime."""
+    """One check of one backend, or of one kind of data, on one runtime."""
 
     runtime: str
-    case: BackendCase
+    case: BackendCase | AdapterCase
     check: Check
 
     def param(self) -> object:
         marks = [] if self.runtime == "local" else [getattr(pytest.mark, self.runtime)]
         marks += [pytest.mark.horovod] if self.case.name.endswith(".horovod") else []
-        return pytest.param(self, marks=marks, id=f"{self.runtime}-{self.case.title}-{self.check.name}")
+        return pytest.param(
+            self, marks=marks, id=f"{self.runtime}-{self.case.title}-{self.check.name}".replace(" ", "_")
+        )
 
 
 def cells(module: object, matrix: bool) -> list[Cell]:
@@ -64,9 +66,21 @@ def _smaller(case: BackendCase, runtime: str, check: str, slow: bool) -> Backend
     return dataclasses.replace(case, workers=(2,) if slow else (3,))
 
 
+def adapter_cells(module: object) -> list[Cell]:
+    """Return the cells of a module that has kinds of data as ADAPTERS by runtime."""
+    return [
+        Cell(runtime, case, check)
+        for runtime, cases in module.ADAPTERS.items()
+        for case in cases
+        for check in ADAPTER_CHECKS.values()
+        if not check.reason(case)
+    ]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" in metafunc.fixturenames:
-        found = cells(metafunc.module, metafunc.config.getoption("--matrix"))
+        module, matrix = metafunc.module, metafunc.config.getoption("--matrix")
+        found = adapter_cells(module) if hasattr(module, "ADAPTERS") else cells(module, matrix)
         metafunc.parametrize("cell", [cell.param() for cell in found])
 
 

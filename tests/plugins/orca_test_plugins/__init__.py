@@ -1,1 +1,1 @@
-"""A backend and a runtime that Orca finds by their entry points."""
+"""A backend, a runtime and an adapter that Orca finds by their entry points."""
