@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,3 +52,21 @@ def check_classes(value: Any) -> dict[int, float] | None:
             f"class_weight={value!r}: expected a dict of class numbers and weights, such as {{0: 1.0, 1: 5.0}}."
         )
     return {int(key): float(weight) for key, weight in value.items()}
+
+
+def check_folder(name: str, value: Any) -> str | None:
+    """Return the path of a folder, local or an fsspec URL, or None.
+
+    >>> check_folder("model_dir", "runs/first")
+    'runs/first'
+    >>> check_folder("model_dir", "")
+    Traceback (most recent call last):
+    ...
+    orca.errors.ArgumentError: model_dir='': expected the path of a folder, or None.
+    """
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path.rpartition("://")[2].strip("/ "):
+        raise ArgumentError(f"{name}={value!r}: expected the path of a folder, or None.")
+    return path

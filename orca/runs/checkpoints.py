@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from typing import Any
@@ -10,6 +11,7 @@ from orca.backends.worker.events import Checkpoint
 from orca.errors import ArgumentError
 from orca.runs import saved_states
 
+_log = logging.getLogger("orca")
 _NAME = "checkpoint-"
 _PATTERN = re.compile(r"(checkpoint|epoch)-\d+")
 
@@ -37,28 +39,40 @@ class CheckpointWriter:
             saved_states.remove(event.remove)
 
 
-def latest(folder: str, version: int | None = None) -> str | None:
-    """Return the newest checkpoint below a folder, or the one of a certain step; None if there is none."""
+def checkpoints(folder: str) -> dict[str, dict[str, Any]]:
+    """Return the descriptions of the checkpoints below a folder by path, the newest first.
+
+    A checkpoint whose description cannot be read is left out with a warning.
+    """
     import fsspec
 
     folder = str(folder).rstrip("/")
-    if saved_states.exists(folder):
-        return folder
     files, target = fsspec.core.url_to_fs(folder)
     entries = files.ls(target, detail=False) if files.isdir(target) else []
-    checkpoints: dict[str, dict[str, Any]] = {}
+    descriptions: dict[str, dict[str, Any]] = {}
     for name in (str(entry).rstrip("/").rpartition("/")[2] for entry in entries):
-        about = saved_states.about(f"{folder}/{name}") if _PATTERN.fullmatch(name) else None
-        if about is not None:
-            checkpoints[f"{folder}/{name}"] = about
-    if version is not None:
-        steps = {int(about["step"]): path for path, about in checkpoints.items()}
-        if version not in steps:
-            listed = ", ".join(str(step) for step in sorted(steps)) or "none"
-            raise ArgumentError(f"version={version}: {folder!r} has no such checkpoint. Steps with one: {listed}.")
-        return steps[version]
+        path = f"{folder}/{name}"
+        if not _PATTERN.fullmatch(name) or not saved_states.exists(path):
+            continue
+        about = saved_states.about(path)
+        if about is None or "step" not in about:
+            _log.warning("skipping the checkpoint %r, which is damaged", path)
+        else:
+            descriptions[path] = about
     # By the time of writing: a longer run before this one may have left steps of higher numbers.
-    newest = max(
-        checkpoints, key=lambda path: (checkpoints[path].get("time", 0), checkpoints[path]["step"]), default=""
-    )
-    return newest or None
+    order = sorted(descriptions.items(), key=lambda item: (item[1].get("time", 0), item[1]["step"]), reverse=True)
+    return dict(order)
+
+
+def latest(folder: str, version: int | None = None) -> str | None:
+    """Return the newest checkpoint below a folder, or the one of a certain step; None if there is none."""
+    if saved_states.exists(str(folder).rstrip("/")):
+        return str(folder).rstrip("/")
+    descriptions = checkpoints(folder)
+    if version is None:
+        return next(iter(descriptions), None)
+    steps = {int(about["step"]): path for path, about in descriptions.items()}
+    if version not in steps:
+        listed = ", ".join(str(step) for step in sorted(steps)) or "none"
+        raise ArgumentError(f"version={version}: {folder!r} has no such checkpoint. Steps with one: {listed}.")
+    return steps[version]

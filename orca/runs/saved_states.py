@@ -1,10 +1,21 @@
-"""Saved states: arrays in a safetensors file, everything else as JSON, on any fsspec path; never a pickle."""
+"""Saved states: arrays in a safetensors file, everything else as JSON, on any fsspec path; never a pickle.
+
+A folder holds ``orca.json``, the manifest, and the arrays that it names. The manifest is moved into place last: until
+then the old state is the saved one, whatever interrupts the writing. Only files with names of this form are touched.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
+import re
 import tempfile
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,103 +23,244 @@ import numpy as np
 
 from orca.errors import ArgumentError, DataError
 
-_ABOUT = "orca.json"
-_MARK, _TENSOR, _ITEMS, _TUPLE = "orca.array", "orca.tensor", "orca.items", "orca.tuple"
+FORMAT = 2
+_MANIFEST = "orca.json"
+_OWN = re.compile(r"arrays-[0-9a-f]{12}\.safetensors(\.json)?")
+_ARRAY, _TENSOR, _ITEMS, _TUPLE = "orca.array", "orca.tensor", "orca.items", "orca.tuple"
+_MARKS = {_ARRAY, _TENSOR, _ITEMS, _TUPLE}
+_LEFTOVER_SECONDS = 3600.0
+"""Files of an interrupted save are removed after this time; before, another process may still be writing them."""
+_TRIES = 5
+"""How often `load` reads the manifest again because another process has replaced it meanwhile."""
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class _Folder:
+    """A folder on any fsspec path."""
+
+    def __init__(self, path: str) -> None:
+        import fsspec
+
+        self.path = str(path)
+        self.files, target = fsspec.core.url_to_fs(self.path)
+        self.target = str(target).rstrip("/")
+        self.is_local = "file" in (
+            self.files.protocol if isinstance(self.files.protocol, tuple | list) else [self.files.protocol]
+        )
+
+    def names(self) -> list[str]:
+        if not self.files.exists(self.target):
+            return []
+        return [str(entry).rstrip("/").rpartition("/")[2] for entry in self.files.ls(self.target, detail=False)]
+
+    def place(self, name: str) -> str:
+        return f"{self.target}/{name}"
+
+    def has(self, name: str) -> bool:
+        return bool(self.files.exists(self.place(name)))
+
+    def read(self, name: str) -> bytes:
+        return bytes(self.files.cat_file(self.place(name)))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file; on a local disk it has reached the disk when this returns."""
+        if not self.is_local:
+            self.files.pipe_file(self.place(name), content)
+            return
+        with open(self.place(name), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def move(self, name: str, new_name: str) -> None:
+        if not self.is_local:
+            self.files.mv(self.place(name), self.place(new_name))
+            return
+        os.replace(self.place(name), self.place(new_name))
+        descriptor = os.open(self.target, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, which another process may have removed already."""
+        with contextlib.suppress(FileNotFoundError):
+            self.files.rm(self.place(name))
+
+    def age(self, name: str) -> float:
+        """Return the age of a file in seconds; 0 where the file system does not say."""
+        try:
+            return time.time() - float(self.files.modified(self.place(name)).timestamp())
+        except Exception:
+            return 0.0
 
 
 def save(path: str, facts: dict[str, Any], state: Any) -> None:
-    """Write a state to a folder.
+    """Write a state to a folder, in place of the one that it may hold.
 
-    The description is moved in last and names its arrays: until then the old state is the saved one, whatever
-    interrupts the writing.
+    Raises:
+        ArgumentError: The folder holds other files and no saved state.
+        DataError: The state holds something that cannot be saved without pickling it.
     """
-    import fsspec
     from safetensors.numpy import save as pack
 
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    folder = _Folder(path)
+    arrays: Arrays = {}
     name = f"arrays-{uuid.uuid4().hex[:12]}.safetensors"
-    description = {"format": 1, **facts, "arrays": name, "state": _split(state, "", arrays)}
-    files, target = fsspec.core.url_to_fs(str(path))
-    target = target.rstrip("/")
-    names = [str(name).rpartition("/")[2] for name in files.ls(target, detail=False)] if files.exists(target) else []
-    # Leftovers of an interrupted save may be replaced.
-    if _ABOUT not in names and any(not name.startswith("arrays-") for name in names):
-        raise ArgumentError(f"path={str(path)!r} exists and is not a saved estimator. Choose another path.")
-    files.makedirs(target, exist_ok=True)
-    draft = f"{target}/{name}.json"
+    tree = _split(state, "", arrays)
+    names = folder.names()
+    if _MANIFEST not in names and any(not _OWN.fullmatch(entry) for entry in names):
+        raise ArgumentError(f"path={folder.path!r} exists and is not a saved estimator. Choose another path.")
+    folder.files.makedirs(folder.target, exist_ok=True)
+    blob = pack(arrays)
+    checksum = hashlib.sha256(blob).hexdigest()
+    manifest = {"format": FORMAT, **facts, "arrays": name, "sha256": checksum, "state": tree}
+    draft = f"{name}.json"
     try:
-        files.pipe_file(f"{target}/{name}", pack(arrays))
-        files.pipe_file(draft, json.dumps(description, indent=1).encode())
-        files.mv(draft, f"{target}/{_ABOUT}")
+        folder.write(name, blob)
+        folder.write(draft, json.dumps(manifest, indent=1).encode())
+        replaced = _arrays_of(folder)
+        folder.move(draft, _MANIFEST)
     except BaseException:
-        for left in (f"{target}/{name}", draft):
-            if files.exists(left):
-                files.rm(left)
+        folder.remove(name)
+        folder.remove(draft)
         raise
-    for left in files.ls(target, detail=False):
-        last = str(left).rpartition("/")[2]
-        if last.startswith("arrays-") and last != name:
-            files.rm(left)
+    if replaced is not None and replaced != name:
+        folder.remove(replaced)
+    for entry in names:
+        if _OWN.fullmatch(entry) and entry not in (name, replaced) and folder.age(entry) > _LEFTOVER_SECONDS:
+            folder.remove(entry)
+
+
+def _arrays_of(folder: _Folder) -> str | None:
+    """Return the file of arrays that the manifest names, if there is one that can be read."""
+    try:
+        name = json.loads(folder.read(_MANIFEST))["arrays"]
+    except Exception:
+        return None
+    return name if isinstance(name, str) and _OWN.fullmatch(name) else None
 
 
 def exists(path: str) -> bool:
-    """Whether the path holds a complete saved state."""
-    import fsspec
-
-    files, target = fsspec.core.url_to_fs(str(path))
-    return bool(files.exists(f"{target.rstrip('/')}/{_ABOUT}"))
+    """Whether the path holds a saved state."""
+    return _Folder(path).has(_MANIFEST)
 
 
 def about(path: str) -> dict[str, Any] | None:
-    """Return the description of a saved state without the state itself; None if there is none."""
-    import fsspec
-
-    if not exists(path):
+    """Return the description of a saved state without the state itself; None if there is none that can be read."""
+    folder = _Folder(path)
+    if not folder.has(_MANIFEST):
         return None
-    files, target = fsspec.core.url_to_fs(str(path))
-    description: dict[str, Any] = json.loads(files.cat_file(f"{target.rstrip('/')}/{_ABOUT}"))
-    return {key: value for key, value in description.items() if key != "state"}
+    try:
+        manifest = _manifest(folder)
+    except DataError:
+        return None
+    return {key: value for key, value in manifest.items() if key != "state"}
 
 
 def remove(path: str) -> None:
-    """Delete a saved state; any other folder stays."""
-    import fsspec
-
-    if exists(path):
-        files, target = fsspec.core.url_to_fs(str(path))
-        files.rm(target.rstrip("/"), recursive=True)
+    """Delete a saved state; other files stay, and so does their folder."""
+    folder = _Folder(path)
+    if not folder.has(_MANIFEST):
+        return
+    for name in (_MANIFEST, *(entry for entry in folder.names() if _OWN.fullmatch(entry))):
+        folder.remove(name)
+    if not folder.names():
+        folder.files.rm(folder.target, recursive=True)
 
 
 def load(path: str) -> tuple[dict[str, Any], Any]:
-    """Read what `save` wrote: the description and the state."""
-    import fsspec
+    """Return what `save` wrote: the description and the state.
+
+    Raises:
+        ArgumentError: There is no saved state.
+        DataError: It is damaged, or was written by a newer version of Orca.
+    """
+    folder = _Folder(path)
+    if not folder.has(_MANIFEST):
+        raise ArgumentError(f"path={folder.path!r} has no saved estimator in it (it contains no {_MANIFEST}).")
+    for attempt in range(_TRIES):
+        manifest = _manifest(folder)
+        try:
+            arrays = _read_arrays(folder, manifest)
+            break
+        except FileNotFoundError as error:
+            # Another process may have replaced the state between the two reads.
+            if attempt + 1 == _TRIES or _manifest(folder)["arrays"] == manifest["arrays"]:
+                raise DataError(
+                    f"path={folder.path!r} is damaged: {manifest['arrays']!r} is missing, which holds its arrays."
+                ) from error
+    with _naming(folder):
+        state = _join(manifest.pop("state"), arrays)
+    manifest.pop("arrays")
+    manifest.pop("sha256", None)
+    return manifest, state
+
+
+@contextmanager
+def _naming(folder: _Folder) -> Iterator[None]:
+    """Turn whatever damage causes into one error that names the path."""
+    try:
+        yield
+    except (FileNotFoundError, DataError):
+        raise
+    except Exception as error:
+        raise DataError(f"path={folder.path!r} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _manifest(folder: _Folder) -> dict[str, Any]:
+    with _naming(folder):
+        manifest = json.loads(folder.read(_MANIFEST))
+        if not isinstance(manifest, dict):
+            raise DataError(f"path={folder.path!r} is damaged: {_MANIFEST} is a {type(manifest).__name__}, not a dict.")
+        version = manifest.get("format")
+        if version not in (1, FORMAT):
+            raise DataError(
+                f"path={folder.path!r} has format {version!r}; this version of Orca reads 1 to {FORMAT}. "
+                "Load it with the version that saved it, or a later one."
+            )
+        missing = [key for key in ("arrays", "state") if key not in manifest]
+        if missing or not isinstance(manifest["arrays"], str) or not _OWN.fullmatch(manifest["arrays"]):
+            raise DataError(f"path={folder.path!r} is damaged: {_MANIFEST} does not name its arrays and state.")
+        return manifest
+
+
+def _read_arrays(folder: _Folder, manifest: dict[str, Any]) -> Arrays:
     from safetensors.numpy import load_file
 
-    files, target = fsspec.core.url_to_fs(str(path))
-    target = target.rstrip("/")
-    if not files.exists(f"{target}/{_ABOUT}"):
-        raise ArgumentError(f"path={str(path)!r} has no saved estimator in it (no {_ABOUT} there).")
-    description = json.loads(files.cat_file(f"{target}/{_ABOUT}"))
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "arrays"
-        files.get_file(f"{target}/{description.pop('arrays')}", str(copy))
-        arrays = load_file(str(copy))
-    return description, _join(description.pop("state"), arrays)
+    name = manifest["arrays"]
+    with contextlib.ExitStack() as stack:
+        path = Path(folder.place(name))
+        if not folder.is_local:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "arrays"
+            folder.files.get_file(folder.place(name), str(path))
+        with open(path, "rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        if "sha256" in manifest and manifest["sha256"] != checksum:
+            raise DataError(f"path={folder.path!r} is damaged: the checksum of {name!r} does not match.")
+        with _naming(folder):
+            arrays: Arrays = load_file(str(path))
+            return arrays
 
 
-def _split(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """Replace arrays by their names, mark types that JSON lacks, and refuse what cannot be saved."""
+def _split(tree: Any, name: str, arrays: Arrays) -> Any:
+    """Replace arrays by their numbers, mark types that JSON lacks, and refuse what cannot be saved."""
     if hasattr(tree, "detach") and hasattr(tree, "numpy"):
         return {_TENSOR: _split(tree.detach().cpu().numpy(), name, arrays)}
     if isinstance(tree, np.ndarray):
-        key = name or "value"
+        key = str(len(arrays))
         arrays[key] = np.ascontiguousarray(tree).reshape(tree.shape)
-        return {_MARK: key}
+        return {_ARRAY: key}
     if isinstance(tree, np.generic):
         return tree.item()
     if isinstance(tree, dict):
-        if all(isinstance(key, str) for key in tree):
+        if all(isinstance(key, str) for key in tree) and not set(tree) & _MARKS:
             return {key: _split(value, f"{name}.{key}" if name else key, arrays) for key, value in tree.items()}
+        for key in tree:
+            if not (key is None or isinstance(key, bool | int | float | str)):
+                raise DataError(f"{name or 'the state'} has the key {key!r}; only numbers and text can be saved.")
         return {_ITEMS: [[key, _split(value, f"{name}.{key}", arrays)] for key, value in tree.items()]}
     if isinstance(tree, tuple):
         return {_TUPLE: [_split(value, f"{name}.{index}", arrays) for index, value in enumerate(tree)]}
@@ -119,13 +271,13 @@ def _split(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
     raise DataError(f"{name or 'the state'} is a {type(tree).__name__}, which cannot be saved without pickling it.")
 
 
-def _join(tree: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+def _join(tree: Any, arrays: Arrays) -> Any:
     if isinstance(tree, list):
         return [_join(value, arrays) for value in tree]
     if not isinstance(tree, dict):
         return tree
-    if set(tree) == {_MARK}:
-        return arrays[tree[_MARK]]
+    if set(tree) == {_ARRAY}:
+        return arrays[tree[_ARRAY]]
     if set(tree) == {_TENSOR}:
         import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 from orca.backends.base import State
 from orca.backends.worker.position import Position
 from orca.callbacks import Callback
-from orca.errors import ArgumentError, DataError, NotFittedError
+from orca.errors import ArgumentError, DataError, NotFittedError, OrcaError
 from orca.runs import saved_states
-from orca.runs.checkpoints import latest
+from orca.runs.checkpoints import checkpoints, latest
 from orca.runs.values import Learned, Setup
 from orca.shards.tree import Tree, tree_map
+
+_log = logging.getLogger("orca")
 
 
 def about(setup: Setup, learned: Learned) -> dict[str, Any]:
@@ -69,18 +72,35 @@ def load(setup: Setup, learned: Learned, path: str, custom_objects: Mapping[str,
         state = framework.read_model(setup.spec, path, custom_objects)
         return learned.with_state(state, position=None, example=None)
     facts, state = saved_states.load(path)
-    if facts["framework"] != framework.name:
-        raise DataError(f"path={path!r} was saved from {facts['framework']}; this estimator is for {framework.name}.")
-    position = state.pop("position", None)
-    return learned.with_state(
-        state,
-        example=state.pop("example", None),
-        position=None if position is None else Position.from_dict(position),
-        epoch=int(facts["epoch"]),
-        step=int(facts.get("step", 0)),
-        # The order of further epochs depends on the seed: resuming exactly needs the one that was used.
-        seed=int(facts["seed"]),
-    )
+    if facts.get("framework") != framework.name:
+        source = facts.get("framework")
+        raise DataError(f"path={path!r} was saved from {source}; this estimator is for {framework.name}.")
+    try:
+        position = state.pop("position", None)
+        loaded = learned.with_state(
+            state,
+            example=state.pop("example", None),
+            position=None if position is None else Position.from_dict(position),
+            epoch=int(facts["epoch"]),
+            step=int(facts.get("step", 0)),
+            # The order of further epochs depends on the seed: resuming exactly needs the one that was used.
+            seed=int(facts["seed"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"path={path!r} is damaged: {type(error).__name__}: {error}") from error
+    _check_fits(setup, loaded, path)
+    return loaded
+
+
+def _check_fits(setup: Setup, learned: Learned, path: str) -> None:
+    """Raise if a loaded state belongs to another model, as far as that can be known without data."""
+    try:
+        setup.backend.framework.model(setup.spec, learned.state, learned.seed)
+    except OrcaError:
+        return  # a model that has to see data before it can be built
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"path={path!r} holds the state of another model: {reason}") from error
 
 
 def load_weights(setup: Setup, learned: Learned, path: str) -> Learned:
@@ -110,8 +130,17 @@ def resumed(setup: Setup, learned: Learned, resume: bool | str | os.PathLike[str
         return load(setup, learned, newest(resume, None, "resume"))
     if resume is not True:
         raise ArgumentError(f"resume={resume!r}: expected True or the path of a checkpoint.")
-    checkpoint = latest(setup.model_dir) if setup.model_dir is not None else None
-    return learned if checkpoint is None else load(setup, learned, checkpoint)
+    paths = [] if setup.model_dir is None else [*checkpoints(setup.model_dir)]
+    if setup.model_dir is not None and saved_states.exists(setup.model_dir):
+        paths = [setup.model_dir]
+    for number, path in enumerate(paths):
+        try:
+            return load(setup, learned, path)
+        except DataError as error:
+            if number + 1 == len(paths):
+                raise
+            _log.warning("%s Resuming from the checkpoint before it.", error)
+    return learned
 
 
 def restore_callbacks(callbacks: tuple[Callback, ...], position: Position | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orca.backends.base import Backend, Spec, State, Topology
 from orca.backends.worker.position import Position
 from orca.callbacks import Callback
-from orca.core.arguments import check_count
+from orca.core.arguments import check_count, check_folder
 from orca.errors import ArgumentError
 from orca.metrics import Metric
 from orca.shards.columns import Columns
@@ -55,7 +55,7 @@ class Setup:
             spec,
             count,
             tuple(backend.framework.metrics(spec, metrics)),
-            None if model_dir is None else str(model_dir),
+            check_folder("model_dir", model_dir),
             check_count("epochs", epochs),
             check_count("batch_size", batch_size),
             tuple(backend.framework.own_callbacks(spec)),

@@ -35,7 +35,7 @@ def test_nothing_in_the_folder_is_a_pickle(tmp_path):
     for file in (tmp_path / "model").iterdir():
         with pytest.raises(Exception), file.open("rb") as opened:
             pickle.load(opened)
-    assert json.loads((tmp_path / "model" / "orca.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "model" / "orca.json").read_text())["format"] == saved_states.FORMAT
 
 
 def test_failed_save_keeps_the_old_state(tmp_path):
