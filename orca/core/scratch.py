@@ -31,7 +31,11 @@ def scratch(prefix: str, sweep: str | None = None) -> Scratch:
     """Create a locked folder, and remove those with the same prefix (or `sweep`) whose process was killed."""
     for stale in Path(tempfile.gettempdir()).glob((sweep or prefix) + "*"):
         try:
-            with open(stale / "lock") as lock:
+            if stale.stat(follow_symlinks=False).st_uid != os.getuid():
+                continue
+            # Another user may have put a fifo or a link there: neither is waited for or followed.
+            descriptor = os.open(stale / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with os.fdopen(descriptor) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(stale, ignore_errors=True)
         except OSError:
