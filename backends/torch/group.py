@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,20 @@ def join(context: RankContext) -> None:
     context.once("torch.group", lambda: _join(context))
 
 
+def _serve_store(address: str) -> dist.TCPStore:
+    """Start the store on this address only; by itself it would listen on all addresses of the host."""
+    with socket.create_server((address, 0)) as listening:
+        # The open socket is handed over, so that no other process can take its port in between.
+        return dist.TCPStore(
+            address,
+            listening.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            timeout=PATIENCE,
+            master_listen_fd=os.dup(listening.fileno()),
+        )
+
+
 def _join(context: RankContext) -> None:
     place = context.place
     name = interface(place.address)
@@ -53,8 +68,7 @@ def _join(context: RankContext) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
     store: dist.TCPStore | None = None
     if place.rank == 0:
-        # Port 0: the system picks a free port and the store keeps it open, so no other process can take it.
-        store = dist.TCPStore(place.address, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+        store = _serve_store(place.address)
     address, port = context.allgather((place.address, store.port if store is not None else 0))[0]
     if store is None:
         store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=PATIENCE)
