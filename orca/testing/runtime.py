@@ -126,7 +126,7 @@ def _failure(how: str, victim: int) -> Callable[[Trial], None]:
         before, pids = look(), [hello.pid for hello in gang.places]
         error = refused(WorkerError, lambda: gang.call(_fail_on, victim, how))
         ended = time.time()
-        nothing_new(before, f"after {how}")
+        nothing_new(before, f"a rank that had to {how}")
         assert not still_there(pids, []), "ranks outlive the call that failed"
         host, moment = traced(error.log_tail)
         assert ended - moment < LIMIT_SECONDS, f"the call ended {ended - moment:.1f} s after the fault"
