@@ -1,4 +1,4 @@
-"""A gang of ranks on every runtime: calls, events, slots, failures and unauthenticated peers."""
+"""A gang of ranks: what is refused, exit codes, unauthenticated peers, and the end of the driver."""
 
 from __future__ import annotations
 
@@ -15,70 +15,9 @@ import pytest
 
 from orca import WorkerError
 from orca.context import Context
-from orca.errors import NotPicklableError, ResourceError
-from orca.launch.base import Hello, LogLine
+from orca.errors import NotPicklableError
+from orca.launch.base import Hello
 from orca.launch.channel import Door, connect
-from tests.conftest import SLOTS
-
-
-def report(rank_context, word):
-    print(f"{word} from rank {rank_context.place.rank}")
-    place = rank_context.place
-    return rank_context.allgather((place.rank, os.getpid())), place.world, place.threads
-
-
-def test_call_runs_on_every_rank_and_streams_its_events(context: Context):
-    events = []
-    results = context.gang(3).call(report, "hello", on_event=events.append)
-    gathered = [result[0] for result in results]
-    assert gathered[0] == gathered[1] == gathered[2]
-    assert [rank for rank, _ in gathered[0]] == [0, 1, 2]
-    assert len({pid for _, pid in gathered[0]}) == 3
-    assert all(world == 3 and threads >= 1 for _, world, threads in results)
-    lines = {(event.rank, event.line) for event in events if isinstance(event, LogLine)}
-    assert lines >= {(rank, f"hello from rank {rank}") for rank in range(3)}
-
-
-def count_calls(rank_context):
-    memory = rank_context.memory
-    memory["calls"] = memory.get("calls", 0) + 1
-    return memory["calls"], os.getpid()
-
-
-def test_gang_stays_warm_where_the_runtime_can(context: Context):
-    gang = context.gang(2)
-    first, second = gang.call(count_calls), gang.call(count_calls)
-    assert context.gang(2) is gang
-    assert gang.launcher.warm == (context.runtime != "spark")
-    if gang.launcher.warm:
-        assert second == [(calls + 1, pid) for calls, pid in first]
-    else:
-        # Spark may run new ranks in the same Python processes, so the process ids say nothing.
-        assert [calls for calls, _ in first + second] == [1] * 4
-    assert gang.running == gang.launcher.warm
-
-
-def test_more_workers_than_slots_is_reported_at_once(context: Context):
-    began = time.monotonic()
-    with pytest.raises(ResourceError, match=rf"workers=50 does not fit: the \w+ .* {SLOTS} slots.*workers={SLOTS}"):
-        context.gang(50)
-    assert time.monotonic() - began < 2
-
-
-def unpicklable(rank_context):
-    class Odd(Exception):
-        def __init__(self, one, two):
-            super().__init__(one)
-            self.lock = two
-
-    raise Odd("cannot be rebuilt", threading.Lock())
-
-
-def test_exception_that_cannot_be_pickled_still_arrives_as_text(context: Context):
-    with pytest.raises(WorkerError, match="raised Odd: cannot be rebuilt") as caught:
-        context.gang(2).call(unpicklable)
-    assert "unpicklable" in caught.value.remote_traceback
-    assert pickle.loads(pickle.dumps(caught.value)).rank == caught.value.rank
 
 
 def test_what_cannot_be_pickled_is_refused_before_launch(local: Context):
