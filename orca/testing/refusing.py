@@ -1,7 +1,8 @@
-"""Checks of refusals: what cannot work is refused on the driver, with words that help."""
+"""Checks before anything starts: what a backend declares is true, and what cannot work is refused with help."""
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING
 
 from orca.errors import ArgumentError, ColumnError, ResourceError
@@ -11,6 +12,25 @@ from orca.testing.report import Check
 
 if TYPE_CHECKING:
     from orca.context import Context
+
+
+def as_declared(case: BackendCase, context: Context) -> None:
+    """Name, topology and flags are those of the case, and the backend can be pickled."""
+    est = case.make(2)
+    backend, topology = est.backend, est.backend.topology(est.spec, 2)
+    assert case.name == f"{backend.framework.name}.{backend.name}", (
+        f"{case.name} is {backend.framework.name}.{backend.name}"
+    )
+    actual = {
+        "inference_only": backend.framework.inference_only,
+        "lockstep": topology.lockstep,
+        "servers": topology.ranks > 2,
+        "processes": topology.ranks >= 2,
+    }
+    declared = {name: getattr(case, name) for name in actual}
+    assert declared == actual, f"the case declares {declared}; the backend has {actual}"
+    assert len(topology.roles) in (0, topology.ranks), f"{len(topology.roles)} roles of {topology.ranks} ranks"
+    assert pickle.loads(pickle.dumps(backend)).name == backend.name, "the backend does not survive pickling"
 
 
 def misspelled_column(case: BackendCase, context: Context) -> None:
@@ -40,6 +60,7 @@ def too_many_workers(case: BackendCase, context: Context) -> None:
 
 
 CHECKS = [
+    Check("as_declared", as_declared),
     Check("misspelled_column", misspelled_column),
     Check("batch_smaller_than_workers", batch_smaller_than_workers, ("trains",)),
     Check("too_many_workers", too_many_workers, ("trains", "processes")),

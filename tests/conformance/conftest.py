@@ -18,6 +18,8 @@ SMOKE = ("empty_shard", "learns_asynchronously")
 """The checks on clusters of backends that are not the first of their framework."""
 FEWER_WORKERS = {"even_shards": (1, 3), "uneven_shards": (2,), "last_batch_of_one": (1, 2)}
 """Numbers of workers for frameworks that take long to build a model; for all other checks three."""
+FAST = ("exact_scores", "predict_arrays")
+"""What the fast part of the suite runs of such frameworks, beside the smoke checks."""
 RESULTS = pytest.StashKey[list[Result]]()
 
 
@@ -28,10 +30,13 @@ class Cell:
     runtime: str
     case: BackendCase | AdapterCase
     check: Check
+    slow: bool = False
+    """Whether the fast part of the suite leaves it out."""
 
     def param(self) -> object:
         marks = [] if self.runtime == "local" else [getattr(pytest.mark, self.runtime)]
         marks += [pytest.mark.horovod] if self.case.name.endswith(".horovod") else []
+        marks += [pytest.mark.slow] if self.slow else []
         return pytest.param(
             self, marks=marks, id=f"{self.runtime}-{self.case.title}-{self.check.name}".replace(" ", "_")
         )
@@ -41,12 +46,9 @@ def cells(module: object, matrix: bool) -> list[Cell]:
     """Return the cells of a module, which has PLAIN cases, VARIANTS with their checks, and perhaps MAIN and SLOW.
 
     By default all checks of the plain cases run locally. On clusters the main case, the first, runs the checks that
-    may depend on the cluster, the others one check. A matrix runs every check everywhere.
+    may depend on the cluster, the others one check. A matrix runs everywhere what otherwise runs locally.
     """
-    every = list(BACKEND_CHECKS)
-    chosen = dict.fromkeys(module.PLAIN, every) | {
-        case: every if matrix else names for case, names in module.VARIANTS.items()
-    }
+    chosen = {case: list(BACKEND_CHECKS) for case in module.PLAIN} | module.VARIANTS
     main, slow = getattr(module, "MAIN", module.PLAIN[0]), getattr(module, "SLOW", False)
     found = []
     for runtime in ("local", "ray", "spark"):
@@ -55,7 +57,9 @@ def cells(module: object, matrix: bool) -> list[Cell]:
                 check = BACKEND_CHECKS[name]
                 asked = matrix or runtime == "local" or (check.remote if case is main else name in SMOKE)
                 if asked and not check.reason(case):
-                    found.append(Cell(runtime, case if matrix else _smaller(case, runtime, name, slow), check))
+                    fast = name in SMOKE or (case is main and (not slow or name in FAST))
+                    smaller = case if matrix else _smaller(case, runtime, name, slow)
+                    found.append(Cell(runtime, smaller, check, not fast))
     return found
 
 

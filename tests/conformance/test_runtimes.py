@@ -22,7 +22,8 @@ def test_local_runtime_starts_and_stops():
     check_runtime("local", ["starts", "call", "stops"])
 
 
-def test_runtime_of_another_package_conforms(request):
+@pytest.mark.slow
+def test_runtime_of_another_package_conforms():
     results = check_runtime("subprocesses", raises=False)
     require(results)
     assert {result.outcome for result in results} == {"passed"}
