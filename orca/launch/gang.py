@@ -27,7 +27,10 @@ _GRACE_SECONDS = 0.7
 _STOPPED_SECONDS = 4.0
 _BUSY_SHARE = 0.05
 _LOG_LINES = 20
-_CONNECTION_WORDS = ("connection closed", "connection reset", "gloo", "broken pipe", "timed out", "peer")
+_CONNECTION_WORDS = (
+    *("connection closed", "connection reset", "gloo", "broken pipe", "timed out", "peer"),
+    "has been shut down",  # Horovod, on ranks that outlive another
+)
 
 
 class _Seat:
@@ -51,6 +54,14 @@ class _Failure:
         """Whether this looks like a rank that noticed another's death rather than one that failed by itself."""
         text = f"{self.cause} {self.error}".lower()
         return bool(self.traceback) and any(word in text for word in _CONNECTION_WORDS)
+
+    @property
+    def priority(self) -> tuple[bool, int]:
+        """How likely this is the cause and not a consequence, the smallest first.
+
+        A death makes other ranks raise or abort in native code; a rank that raises lives on, so nobody dies of it.
+        """
+        return self.echo, 1 if self.traceback else 2 if "SIGABRT" in self.cause else 0
 
 
 class Gang:
@@ -321,7 +332,7 @@ class Gang:
                 failures.append(self._raised(rank, message[1]))
             elif message[0] == "event" and isinstance(message[1], LogLine):
                 self._seats[rank].log.append(message[1].line)
-        first = min(failures, key=lambda failure: failure.echo)
+        first = min(failures, key=lambda failure: failure.priority)
         tail = self.launcher.tail(first.rank) or list(self._seats[first.rank].log)
         raise WorkerError(
             first.rank,

@@ -170,16 +170,17 @@ import socket
 from types import SimpleNamespace
 import tensorflow as tf
 from orca.backends.keras import cluster
+from orca.launch.rank import RankContext
 taken = socket.socket()
 taken.bind(("127.0.0.1", 0))
 taken.listen()
 free, ports = cluster._free_port, [taken.getsockname()[1]]
 cluster._free_port = lambda address: ports.pop() if ports else free(address)
 place = SimpleNamespace(rank=0, world=1, address="127.0.0.1", threads=1)
-context = SimpleNamespace(place=place, memory={}, allgather=lambda value: [value])
+context = RankContext(place, None)
 cluster.prepare(context)
 cluster.join(context)
-print("joined", context.memory["tensorflow.cluster"], not ports, float(tf.constant(2.0) + 1))
+print("joined", "tensorflow.cluster" in context.memory, not ports, float(tf.constant(2.0) + 1))
 """
 
 
@@ -212,7 +213,7 @@ class TestBadInput:
         x, y = data(20)
         with pytest.raises(WorkerError, match="model_creator= returned a dict; expected a keras.Model"):
             Estimator.from_keras(model_creator=lambda config: {}).fit(x, y)
-        with pytest.raises(DataError, match="received a str"):
+        with pytest.raises(DataError, match="is a path. Read it first"):
             estimator("multiworker", 1).fit(lambda config, batch_size: "rows")
         for wrong in ({}, {"model": model_creator}, {"model": "lenet"}, {"model_creator": 3}):
             with pytest.raises(ArgumentError, match="model"):
