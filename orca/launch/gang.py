@@ -24,6 +24,8 @@ from orca.launch.processes import lives
 OnEvent = Callable[[object], None]
 
 _GRACE_SECONDS = 0.7
+_CAUSE_SECONDS = 5.0
+"""How long to wait for the cause while only ranks that noticed it have reported."""
 _STOPPED_SECONDS = 4.0
 _BUSY_SHARE = 0.05
 _LOG_LINES = 20
@@ -318,8 +320,12 @@ class Gang:
         """Wait a moment for reports of other ranks, then raise one error that names the first cause."""
         # A rank that raised by itself is the cause; one that died or lost its peer may only be the first to report.
         plain = bool(failures[0].traceback) and not failures[0].echo
-        end = time.monotonic() + (_GRACE_SECONDS / 3 if plain else _GRACE_SECONDS)
-        while (left := end - time.monotonic()) > 0 and len(failures) < self.world:
+        now = time.monotonic()
+        end, last = now + (_GRACE_SECONDS / 3 if plain else _GRACE_SECONDS), now + _CAUSE_SECONDS
+        while len(failures) < self.world:
+            left = (last if all(failure.echo for failure in failures) else end) - time.monotonic()
+            if left <= 0:
+                break
             try:
                 rank, message = self._inbox.get(timeout=left)
             except queue.Empty:
