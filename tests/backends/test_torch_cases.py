@@ -314,7 +314,7 @@ def _step(model, xs, ys, rows):
 def test_incomplete_checkpoints_are_overwritten(local: Context, tmp_path):
     folder = tmp_path / "checkpoint-2"
     folder.mkdir()
-    (folder / "arrays-cut.safetensors").write_bytes(b"incomplete")
+    (folder / "arrays-0123456789ab.safetensors").write_bytes(b"incomplete")
     est = estimator(model_dir=str(tmp_path))
     est.fit(*make_data(64), max_steps=2, batch_size=16, checkpoint_trigger=2)
     assert estimator().load_orca_checkpoint(str(tmp_path)).step == 2
