@@ -42,6 +42,7 @@ class ArraysAdapter(RowsAdapter):
 
     takes_labels = True
     takes_weights = True
+    _features: Tree | None = None
 
     @staticmethod
     def accepts(data: object) -> bool:
@@ -59,7 +60,9 @@ class ArraysAdapter(RowsAdapter):
         return super().head(count, form, place)
 
     def all_features(self, form: Form, place: Place) -> Tree | None:
-        return to_tree(self.data, form)["x"] if place.in_process else None
+        if place.in_process and self._features is None:
+            self._features = to_tree(self.data, form)["x"]
+        return self._features
 
     def predict(self, call: Prediction) -> Any:
         features = self.all_features(call.form, call.place)
