@@ -130,9 +130,10 @@ def resumed(setup: Setup, learned: Learned, resume: bool | str | os.PathLike[str
         return load(setup, learned, newest(resume, None, "resume"))
     if resume is not True:
         raise ArgumentError(f"resume={resume!r}: expected True or the path of a checkpoint.")
-    paths = [] if setup.model_dir is None else [*checkpoints(setup.model_dir)]
-    if setup.model_dir is not None and saved_states.exists(setup.model_dir):
-        paths = [setup.model_dir]
+    if setup.model_dir is None:
+        return learned
+    is_state = saved_states.exists(setup.model_dir)
+    paths = [setup.model_dir] if is_state else list(checkpoints(setup.model_dir))
     for number, path in enumerate(paths):
         try:
             return load(setup, learned, path)
