@@ -15,6 +15,10 @@ class ArgumentError(OrcaError, ValueError):
     """An argument has an invalid value."""
 
 
+class UnknownArgumentError(ArgumentError, TypeError):
+    """A call has an argument that the function does not know."""
+
+
 class ColumnError(ArgumentError):
     """A named column or key is missing in the data."""
 
@@ -120,6 +124,16 @@ def _rebuild_worker_error(
     return WorkerError(
         rank, host, cause, remote_traceback=remote_traceback, log_tail=log_tail, failures=failures, role=role
     )
+
+
+def listed(names: Iterable[object], most: int = 20) -> str:
+    """Return names for a message, not more than some.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    every = [str(name) for name in names]
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

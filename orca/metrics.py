@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from orca.core.arguments import shown
+from orca.core.metric_order import output_first
 from orca.errors import ArgumentError, DataError, suggest
 
 Array: TypeAlias = NDArray[Any]
@@ -239,10 +241,12 @@ class FunctionMetric(Metric):
     Args:
         fn: Function ``fn(targets, outputs)`` of two arrays that returns a number.
         name: Name in the results.
+        output_first: Whether it is ``fn(outputs, targets)``. In ``metrics=`` the names of its parameters decide.
     """
 
     fn: Callable[[Array, Array], Any]
     name: str
+    output_first: bool = False
 
     def update(self, state: State, target: ArrayLike, output: ArrayLike) -> State:
         # Copied, because frameworks return views of buffers that the next batch overwrites.
@@ -252,7 +256,8 @@ class FunctionMetric(Metric):
     def compute(self, state: State) -> float:
         if not state.get("targets"):
             return float("nan")
-        return float(self.fn(np.concatenate(state["targets"]), np.concatenate(state["outputs"])))
+        arrays = np.concatenate(state["targets"]), np.concatenate(state["outputs"])
+        return float(self.fn(*reversed(arrays)) if self.output_first else self.fn(*arrays))
 
 
 def roc_auc(target: ArrayLike, output: ArrayLike, class_axis: int = -1) -> float:
@@ -297,7 +302,8 @@ def resolve(spec: object, adapt: Adapt | None = None, class_axis: int = -1) -> l
     ['accuracy', 'mae', 'close']
 
     Args:
-        spec: A name, a metric, a function of (target, output), a list or dict of these, or None.
+        spec: A name, a metric, a function of (target, output) or by its parameters' names of (output, target), a list
+            or dict of these, or None.
         adapt: Translates the framework's own objects; returns None for anything else.
         class_axis: The framework's class axis.
 
@@ -307,12 +313,12 @@ def resolve(spec: object, adapt: Adapt | None = None, class_axis: int = -1) -> l
     Raises:
         ArgumentError: If a metric is unknown, or a name is reserved or occurs twice.
     """
-    metrics = _flatten(spec, adapt or (lambda item: None), _built_in(class_axis))
+    metrics = [] if spec is None else _flatten(spec, adapt or (lambda item: None), _built_in(class_axis))
     names = [metric.name for metric in metrics]
     for name in names:
         if names.count(name) > 1 or name in RESERVED:
             why = "is a reserved name" if name in RESERVED else "occurs twice"
-            raise ArgumentError(f"metrics={spec!r}: {name!r} {why}. Rename it: metrics={{'my_name': ...}}.")
+            raise ArgumentError(f"metrics={shown(spec)}: {name!r} {why}. Rename it: metrics={{'my_name': ...}}.")
     return metrics
 
 
@@ -329,8 +335,8 @@ def for_logits(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def _flatten(spec: Any, adapt: Adapt, built_in: dict[str, Metric], name: str = "") -> list[Metric]:
-    if spec is None or isinstance(spec, Metric):
-        return [] if spec is None else [spec]
+    if isinstance(spec, Metric):
+        return [spec]
     if isinstance(spec, (list, tuple)):
         return [metric for item in spec for metric in _flatten(item, adapt, built_in)]
     if isinstance(spec, Mapping):
@@ -345,14 +351,14 @@ def _flatten(spec: Any, adapt: Adapt, built_in: dict[str, Metric], name: str = "
         return adapted if isinstance(adapted, list) else [adapted]
     if isinstance(spec, type) and issubclass(spec, Metric):
         return [spec()]
-    if callable(spec):
+    if callable(spec) and not isinstance(spec, type):
         name = name or getattr(getattr(spec, "func", spec), "__name__", "<lambda>")
         if name == "<lambda>":
-            raise ArgumentError(f"metrics={spec!r} has no name. Give it one: metrics={{'my_name': ...}}.")
-        return [FunctionMetric(spec, name)]
+            raise ArgumentError(f"metrics={shown(spec)} has no name. Give it one: metrics={{'my_name': ...}}.")
+        return [FunctionMetric(spec, name, output_first(spec))]
     hint = suggest(spec.lower(), built_in) if isinstance(spec, str) else ""
     raise ArgumentError(
-        f"metrics={spec!r} is not known.{hint} Known: {', '.join(built_in)}, top<k>_accuracy, a function of "
+        f"metrics={shown(spec)} is not known.{hint} Known: {', '.join(built_in)}, top<k>_accuracy, a function of "
         "(target, output), an orca.metrics.Metric, or a list or dict of these."
     )
 

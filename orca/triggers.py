@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orca.core.arguments import check_count, check_fields, named, wrong
 from orca.errors import ArgumentError
 
 
@@ -36,7 +37,7 @@ class EveryEpoch(Trigger):
     interval: int = 1
 
     def __post_init__(self) -> None:
-        _check("EveryEpoch", self.interval)
+        check_fields(self, interval=named(f"{type(self).__name__}: interval", check_count))
 
     def after_epoch(self, epoch: int) -> bool:
         return epoch % self.interval == 0
@@ -59,7 +60,7 @@ class SeveralIteration(Trigger):
     interval: int
 
     def __post_init__(self) -> None:
-        _check("SeveralIteration", self.interval)
+        check_fields(self, interval=named(f"{type(self).__name__}: interval", check_count))
 
     def after_step(self, step: int) -> bool:
         return step % self.interval == 0
@@ -78,16 +79,10 @@ def as_trigger(trigger: object) -> Trigger | None:
         return trigger
     if isinstance(trigger, type) and issubclass(trigger, Trigger) and trigger is not SeveralIteration:
         return trigger()
-    if trigger == "epoch":
+    if isinstance(trigger, str) and trigger == "epoch":
         return EveryEpoch()
-    if isinstance(trigger, int) and not isinstance(trigger, bool):
-        return SeveralIteration(trigger)
-    raise ArgumentError(
-        f"checkpoint_trigger={trigger!r}: expected orca.triggers.EveryEpoch(), SeveralIteration(n), a number of "
-        "steps or None."
-    )
-
-
-def _check(name: str, interval: object) -> None:
-    if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-        raise ArgumentError(f"{name}({interval!r}): expected an integer of at least 1.")
+    try:
+        return SeveralIteration(check_count("checkpoint_trigger", trigger))
+    except ArgumentError:
+        expected = "orca.triggers.EveryEpoch(), SeveralIteration(n), a number of steps of at least 1, or None"
+        raise wrong("checkpoint_trigger", trigger, expected) from None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import tempfile
 from pathlib import Path
-
-import psutil
 
 
 def host_id() -> str:
@@ -15,7 +15,9 @@ def host_id() -> str:
     if override:
         return override
     boot = Path("/proc/sys/kernel/random/boot_id")
-    root = os.stat(os.environ.get("TMPDIR", "/tmp"))
+    folder = os.environ.get("TMPDIR", "/tmp")
+    os.makedirs(folder, exist_ok=True)  # somebody may have removed it
+    root = os.stat(folder)
     return f"{os.uname().nodename}/{boot.read_text().strip() if boot.exists() else ''}/{root.st_dev}.{root.st_ino}"
 
 
@@ -31,8 +33,32 @@ def granted_threads() -> int:
 
 def usable_memory() -> int:
     """Return the bytes this process may use: the memory of the machine, or the limit of its container."""
+    import psutil  # here, because it takes longer to import than a context takes to start
+
     limits = [psutil.virtual_memory().total]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # cgroup v2 or v1; "max" means no limit
             limits.append(int(Path(path).read_text()))
     return min(limits)
+
+
+def working_folder() -> str:
+    """Return the current folder, or the temporary one if the current one has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return tempfile.gettempdir()
+
+
+def search_path() -> list[str]:
+    """Return the import path of this process, for other processes on the same file system."""
+    here = working_folder()
+    return [os.path.normpath(os.path.join(here, entry)) for entry in sys.path]
+
+
+def on_terminal() -> bool:
+    """Whether standard error is a terminal; a daemon may have closed it."""
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:
+        return False
