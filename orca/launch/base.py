@@ -64,6 +64,17 @@ class Source(Protocol):
         """Return the runtime's own references to the shards, in order."""
 
 
+class Needs(Protocol):
+    """Says which rows of a source a rank needs, so that a runtime may leave the others where they are."""
+
+    @property
+    def workers(self) -> int:
+        """The number of ranks that need rows: the first ones."""
+
+    def __call__(self, count: int, rank: int) -> tuple[int, int]:
+        """Return start and stop of the rows that a rank needs, of a source with `count` rows."""
+
+
 class Delivery(Protocol):
     """A source on its way to the ranks: pickled with the call, opened once on every rank."""
 
@@ -103,12 +114,15 @@ class Launcher(ABC):
     warm: bool = True
     """Whether the processes outlive one call. If not, the gang starts new ones for each call."""
 
+    servers: int = 0
+    """How many of the last ranks only serve the others, which the gang sets before `start`: they take no slot."""
+
     bind: str = "127.0.0.1"
     """The address on which the driver listens for its ranks."""
 
     @abstractmethod
     def slots(self, wanted: int = 0) -> int:
-        """Return how many ranks can run at once; a young cluster may be given a moment to reach `wanted`."""
+        """Return how many workers can run at once; a young cluster may be given a moment to reach `wanted`."""
 
     @abstractmethod
     def start(self, world: int, meeting: Meeting) -> None:
@@ -122,8 +136,15 @@ class Launcher(ABC):
     def stop(self, hellos: Mapping[int, Hello], patience: float) -> None:
         """End every process: wait `patience` seconds for it to exit, then use force; free what was reserved."""
 
+    def lost(self) -> dict[int, str]:
+        """Return ranks that the runtime has lost, with the reason, although they may still be connected.
+
+        Ray, for example, can no longer reach a worker whose raylet has died.
+        """
+        return {}
+
     def advice(self, world: int) -> str:
-        """Say what to do when `world` ranks do not fit into the slots."""
+        """Say what to do when `world` workers do not fit into the slots."""
         return f"Use workers={self.slots()} or fewer."
 
     def preparing(self) -> bool:
@@ -134,8 +155,11 @@ class Launcher(ABC):
         """Return the last lines that the rank wrote, where the runtime keeps them (native code writes only there)."""
         return []
 
-    def begin(self, sources: Mapping[str, Source]) -> Mapping[str, Delivery]:
-        """Reserve what one call needs, before `start` if the ranks are not running; return the sources' deliveries."""
+    def begin(self, sources: Mapping[str, Source], needs: Mapping[str, Needs]) -> Mapping[str, Delivery]:
+        """Reserve what one call needs, before `start` if the ranks are not running; return the sources' deliveries.
+
+        A rank asks a delivery only for the rows that `needs` names for it, all rows of a source without an entry.
+        """
         return {name: Direct(source.handles()) for name, source in sources.items()}
 
     def finish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing.connection as mpc
 import os
 import pickle
@@ -9,6 +10,8 @@ import queue
 import secrets
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +23,9 @@ GOODBYE = object()
 """Passed to `receive` when the other side has closed the connection or died."""
 
 _AUTH_SECONDS = 20.0
+_RETRY_SECONDS = 0.1
+_MAX_STRANGERS = 64
+"""Connections that may be unauthenticated at once; each takes a descriptor and two threads."""
 
 
 def _send_at_once(sock: socket.socket) -> None:
@@ -29,11 +35,11 @@ def _send_at_once(sock: socket.socket) -> None:
 
 def _cut(connection: mpc.Connection) -> None:
     """Wake whoever is blocked on the connection; closing it would not."""
-    try:
-        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
+    with (
+        contextlib.suppress(OSError),  # closed already
+        socket.socket(fileno=os.dup(connection.fileno())) as duplicate,
+    ):
+        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def pack(message: Any) -> bytes:
@@ -87,10 +93,12 @@ class Link:
         while True:
             try:
                 blob = self._connection.recv_bytes()
-            except (EOFError, OSError, TypeError, ValueError):
+                self.received_bytes += len(blob)
+                message = pickle.loads(blob)
+            except Exception:
+                # The other side is gone, or sends what cannot be read: neither comes to anything.
                 break
-            self.received_bytes += len(blob)
-            self._receive(pickle.loads(blob))
+            self._receive(message)
         if not self._closed.is_set():
             self._receive(GOODBYE)
 
@@ -100,38 +108,55 @@ class Listening:
 
     def __init__(self, host: str, serve: Callable[[mpc.Connection], None]) -> None:
         self._serve = serve
-        self._listener = mpc.Listener((host, 0), family="AF_INET", backlog=128)
-        self.meeting = Meeting(str(self._listener.address[0]), int(self._listener.address[1]), secrets.token_bytes(32))
+        self._socket = socket.create_server((host, 0), backlog=128)
+        address = self._socket.getsockname()
+        self.meeting = Meeting(str(address[0]), int(address[1]), secrets.token_bytes(32))
+        self._strangers: deque[mpc.Connection] = deque()
+        """Connections that have not authenticated yet, the oldest first."""
+        self._lock = threading.Lock()
         self._open = True
         self._thread = threading.Thread(target=self._accept, name="orca-listening", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        """Stop listening; connections that have authenticated stay."""
         if not self._open:
             return
         self._open = False
-        try:
-            # close() does not wake a blocked accept(): connect once.
-            socket.create_connection((self.meeting.host, self.meeting.port), timeout=1).close()
-        except OSError:
-            pass
-        self._thread.join(2)
-        self._listener.close()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept() on Linux; close() would not
+        self._thread.join(0.1)
+        if self._thread.is_alive():
+            with contextlib.suppress(OSError):  # elsewhere a connection wakes it
+                socket.create_connection((self.meeting.host, self.meeting.port), timeout=1).close()
+            self._thread.join(2)
+        self._socket.close()
+        with self._lock:
+            for stranger in self._strangers:
+                _cut(stranger)
 
     def _accept(self) -> None:
         while self._open:
             try:
-                connection = self._listener.accept()
+                peer, _ = self._socket.accept()
             except OSError:
+                if self._open:
+                    time.sleep(_RETRY_SECONDS)  # out of descriptors, for example
                 continue
             if not self._open:
-                connection.close()
+                peer.close()
                 return
+            connection = mpc.Connection(peer.detach())
+            with self._lock:
+                self._strangers.append(connection)
+                if len(self._strangers) > _MAX_STRANGERS:
+                    # Somebody holds connections without authenticating. The oldest makes room; a rank tries again.
+                    _cut(self._strangers.popleft())
             # A silent unauthenticated peer ties up only its own thread.
             threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
 
     def _let_in(self, connection: mpc.Connection) -> None:
-        timer = threading.Timer(_AUTH_SECONDS, _cut, args=(connection,))
+        timer = threading.Timer(_AUTH_SECONDS, self._expire, args=(connection,))
         timer.daemon = True
         timer.start()
         try:
@@ -140,11 +165,23 @@ class Listening:
             with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
                 _send_at_once(duplicate)
         except Exception:
+            self._forget(connection)
             connection.close()
             return
         finally:
             timer.cancel()
+        self._forget(connection)
         self._serve(connection)
+
+    def _expire(self, connection: mpc.Connection) -> None:
+        with self._lock:
+            if connection in self._strangers:  # else its descriptor may belong to another connection by now
+                _cut(connection)
+
+    def _forget(self, connection: mpc.Connection) -> None:
+        """Take a connection off the list of strangers: it has authenticated, or failed to."""
+        with self._lock, contextlib.suppress(ValueError):
+            self._strangers.remove(connection)
 
 
 class Door(Listening):
@@ -157,7 +194,9 @@ class Door(Listening):
     def _greet(self, connection: mpc.Connection) -> None:
         try:
             hello = pickle.loads(connection.recv_bytes())
-        except (OSError, EOFError):
+            if not isinstance(hello, Hello):
+                raise TypeError(type(hello).__name__)
+        except Exception:
             connection.close()
             return
         self._admit(hello, connection)
@@ -165,15 +204,34 @@ class Door(Listening):
 
 def knock(meeting: Meeting) -> tuple[mpc.Connection, str]:
     """Connect to a listening socket and authenticate with the key; return the connection and our own address on it."""
+    deadline = time.monotonic() + _AUTH_SECONDS
+    while True:
+        try:
+            return _authenticate(*_dial(meeting), meeting.key)
+        except (EOFError, ConnectionResetError, BrokenPipeError):
+            # Too many strangers are connected, and we were taken for one of them.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
+def _dial(meeting: Meeting) -> tuple[mpc.Connection, str]:
     with socket.socket() as sock:
         sock.settimeout(_AUTH_SECONDS)
         sock.connect((meeting.host, meeting.port))
         sock.settimeout(None)
         _send_at_once(sock)
         address = str(sock.getsockname()[0])
-        connection = mpc.Connection(sock.detach())
-    mpc.answer_challenge(connection, meeting.key)
-    mpc.deliver_challenge(connection, meeting.key)
+        return mpc.Connection(sock.detach()), address
+
+
+def _authenticate(connection: mpc.Connection, address: str, key: bytes) -> tuple[mpc.Connection, str]:
+    try:
+        mpc.answer_challenge(connection, key)
+        mpc.deliver_challenge(connection, key)
+    except BaseException:
+        connection.close()
+        raise
     return connection, address
 
 

@@ -6,7 +6,6 @@ import multiprocessing.connection as mpc
 import os
 import pickle
 import queue
-import sys
 import threading
 import time
 from collections import deque
@@ -15,18 +14,24 @@ from typing import Any
 
 import psutil
 
-from orca.core.machine import host_id
+from orca.core.interrupts import run_to_end
+from orca.core.limits import explained_limits
+from orca.core.machine import host_id, search_path
 from orca.errors import NotPicklableError, OrcaError, ResourceError, WorkerError
-from orca.launch.base import Hello, Launcher, LogLine, Rank, Source
+from orca.launch.base import Hello, Launcher, LogLine, Needs, Rank, Source
 from orca.launch.channel import GOODBYE, Door, Link, pack
 from orca.launch.processes import lives
 
 OnEvent = Callable[[object], None]
+_Gathers = dict[tuple[int, int], dict[int, bytes]]
+"""By turn of the ranks (number of members, count), the values received so far."""
 
 _GRACE_SECONDS = 0.7
 _CAUSE_SECONDS = 5.0
 """How long to wait for the cause while only ranks that noticed it have reported."""
 _STOPPED_SECONDS = 4.0
+_LOST_SECONDS = 2.0
+"""How often the runtime is asked for lost ranks."""
 _BUSY_SHARE = 0.05
 _LOG_LINES = 20
 _CONNECTION_WORDS = (
@@ -67,22 +72,25 @@ class _Failure:
 
 
 class Gang:
-    """`world` ranks on one runtime. `call` runs a function on all of them; `stop` ends them."""
+    """`world` ranks on one runtime, of which the last may be servers. `call` runs a function on all of them."""
 
     def __init__(
         self,
         launcher: Launcher,
         world: int,
         *,
+        servers: int = 0,
         start_seconds: float = 120.0,
         stall_seconds: float = 8.0,
     ) -> None:
-        slots = launcher.slots(world)
-        if world > slots:
+        workers = world - servers
+        slots = launcher.slots(workers)
+        if workers > slots:
             raise ResourceError(
-                f"workers={world} does not fit: the {launcher.runtime} runtime has {slots} "
-                f"slot{'s' if slots != 1 else ''}. {launcher.advice(world)}"
+                f"workers={workers} does not fit: the {launcher.runtime} runtime has {slots} "
+                f"slot{'s' if slots != 1 else ''}. {launcher.advice(workers)}"
             )
+        launcher.servers = servers
         self.launcher = launcher
         self.world = world
         self.holds: tuple[str, int] | None = None
@@ -99,6 +107,11 @@ class Gang:
         self.lock = threading.RLock()
         """Held during a call; hold it longer to do several things without another thread in between."""
         self._stopping = threading.Event()
+        self._call_number = 0
+        """Ranks repeat it in everything they send, so that nothing of an earlier call is taken for this one's."""
+        self._calling = False
+        self._looked = 0.0
+        """When the runtime was last asked for lost ranks."""
 
     @property
     def running(self) -> bool:
@@ -114,9 +127,16 @@ class Gang:
         fn: Callable[..., Any],
         *args: Any,
         sources: Mapping[str, Source] | None = None,
+        needs: Mapping[str, Needs] | None = None,
         on_event: OnEvent | None = None,
     ) -> list[Any]:
-        """Run ``fn(context, *args)`` on every rank and return the results in rank order."""
+        """Run ``fn(context, *args)`` on every rank and return the results in rank order.
+
+        Args:
+            sources: Data for the ranks, by name.
+            needs: Which rows of a source each rank reads; all rows where there is no entry.
+            on_event: Called with each event that a rank emits.
+        """
         try:
             task = pack((fn, args))
         except Exception as error:
@@ -126,7 +146,8 @@ class Gang:
             ) from error
         with self.lock:
             try:
-                return self._call(task, sources or {}, on_event)
+                with explained_limits():
+                    return self._call(task, sources or {}, needs or {}, on_event)
             except BaseException:
                 # Whatever went wrong (a rank, the user's interrupt, a callback), ranks must not be left running
                 # a call that nobody waits for.
@@ -135,11 +156,14 @@ class Gang:
 
     def stop(self) -> None:
         """End the ranks and free everything that was reserved for them."""
-        # A call that another thread still waits for gives up in its next cycle.
-        self._stopping.set()
-        with self.lock:
+        try:
+            # A call that another thread still waits for gives up in its next cycle.
+            self._stopping.set()
+            with self.lock:
+                self._stopping.clear()
+                self._end(force=False)
+        finally:
             self._stopping.clear()
-            self._end(force=False)
 
     def refresh(self) -> None:
         """Notice ranks that died while the gang was idle; the next call then starts new ones."""
@@ -147,17 +171,23 @@ class Gang:
             gone = False
             while not self._inbox.empty():
                 gone |= self._inbox.get()[1] is GOODBYE
-            if gone:
+            if gone or (self._seats and self.launcher.lost()):
                 self._end(force=True)
 
-    def _call(self, task: bytes, sources: Mapping[str, Source], on_event: OnEvent | None) -> list[Any]:
+    def _call(
+        self, task: bytes, sources: Mapping[str, Source], needs: Mapping[str, Needs], on_event: OnEvent | None
+    ) -> list[Any]:
         self.refresh()
+        if self._calling:  # a second interrupt kept the last call from ending its ranks
+            self._end(force=True)
+        self._calling = True
+        self._call_number += 1
         try:
-            deliveries = pack(self.launcher.begin(sources))
+            deliveries = pack(self.launcher.begin(sources, needs))
             if not self._seats:
                 self._start()
-            blob = pack(("call", task, deliveries, driver_path()))
-            now = time.monotonic()
+            blob = pack(("call", self._call_number, task, deliveries, search_path()))
+            self._looked = now = time.monotonic()
             for seat in self._seats.values():
                 seat.last_beat = now
                 seat.link.send_packed(blob)
@@ -166,14 +196,16 @@ class Gang:
             self.launcher.finish()
         if not self.launcher.warm:
             self._end(force=False)
+        self._calling = False
         return results
 
     def _start(self) -> None:
         self.holds = None
-        self._inbox = queue.SimpleQueue()
+        inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._inbox = inbox
         arrivals: queue.SimpleQueue[tuple[Hello, mpc.Connection]] = queue.SimpleQueue()
-        self._door = Door(self.launcher.bind, lambda hello, connection: arrivals.put((hello, connection)))
-        self.launcher.start(self.world, self._door.meeting)
+        door = self._open_door(lambda hello, connection: arrivals.put((hello, connection)))
+        self.launcher.start(self.world, door.meeting)
         deadline = time.monotonic() + self._start_seconds
         while len(self._seats) < self.world:
             try:
@@ -195,14 +227,29 @@ class Gang:
                         "an unknown host",
                         f"did not start within {self._start_seconds:.0f} s (missing ranks: {missing}). Look at "
                         f"the {self.launcher.runtime} runtime's own log, or check that workers can reach the "
-                        f"driver at {self._door.meeting.host}.",
+                        f"driver at {door.meeting.host}.",
                     ) from None
                 continue
-            link = Link(connection, lambda message, rank=hello.rank: self._inbox.put((rank, message)))  # type: ignore[misc]
+            link = Link(connection, lambda message, rank=hello.rank: inbox.put((rank, message)))  # type: ignore[misc]
             self._seats[hello.rank] = _Seat(hello, link)
             link.open()
+        self._close_door()
         for rank, place in self._assign().items():
             self._seats[rank].link.send(("welcome", place))
+
+    def _open_door(self, admit: Callable[[Hello, mpc.Connection], None]) -> Door:
+        def work() -> None:
+            self._door = Door(self.launcher.bind, admit)
+
+        run_to_end(work)  # an interrupt would lose a socket that is open but not assigned yet
+        assert self._door is not None
+        return self._door
+
+    def _close_door(self) -> None:
+        """Stop listening: all ranks have joined, or nobody waits for them anymore."""
+        if self._door is not None:
+            self._door.close()
+            self._door = None
 
     def _assign(self) -> dict[int, Rank]:
         hosts: dict[str, list[int]] = {}
@@ -218,7 +265,7 @@ class Gang:
 
     def _collect(self, on_event: OnEvent | None) -> list[Any]:
         results: dict[int, Any] = {}
-        gathers: dict[tuple[int, int], dict[int, bytes]] = {}
+        gathers: _Gathers = {}
         tick = time.monotonic()
         while len(results) < self.world:
             try:
@@ -240,24 +287,28 @@ class Gang:
             if message is GOODBYE:
                 self._fail([self._death(rank)])
             seat.last_beat = now
-            kind = message[0]
-            if kind == "event":
-                self._event(seat, message[1], on_event)
-            elif kind == "gather":
-                turn = gathers.setdefault(message[1], {})
-                turn[rank] = message[2]
-                members = message[1][0]
-                if len(turn) == members:
-                    values = [turn[r] for r in range(members)]
-                    for other in range(members):
-                        self._seats[other].link.send(("gathered", values))
-                    del gathers[message[1]]
-            elif kind == "result":
-                results[rank] = pickle.loads(message[1])
-            elif kind == "error":
-                self._fail([self._raised(rank, message[1])])
+            kind, number, *content = message
+            if number == self._call_number:
+                if kind == "event":
+                    self._event(seat, content[0], on_event)
+                elif kind == "gather":
+                    self._gather(gathers, rank, *content)
+                elif kind == "result":
+                    results[rank] = pickle.loads(content[0])
+                elif kind == "error":
+                    self._fail([self._raised(rank, content[0])])
             self._check_beats(set(results))
         return [results[rank] for rank in range(self.world)]
+
+    def _gather(self, gathers: _Gathers, rank: int, turn: tuple[int, int], value: bytes) -> None:
+        """Add a rank's value to its turn; when all members have sent theirs, send them the values."""
+        values = gathers.setdefault(turn, {})
+        values[rank] = value
+        members = turn[0]
+        if len(values) == members:
+            for other in range(members):
+                self._seats[other].link.send(("gathered", [values[member] for member in range(members)]))
+            del gathers[turn]
 
     def _event(self, seat: _Seat, event: object, on_event: OnEvent | None) -> None:
         if isinstance(event, LogLine):
@@ -267,6 +318,12 @@ class Gang:
 
     def _check_beats(self, done: set[int]) -> None:
         now = time.monotonic()
+        if now - self._looked > _LOST_SECONDS:
+            self._looked = now
+            for rank, reason in self.launcher.lost().items():
+                if rank not in done:
+                    cause = f"is lost: {reason}."
+                    self._fail([_Failure(rank, self._seats[rank].hello.host, cause, "", ConnectionError(cause))])
         for rank, seat in self._seats.items():
             silence = now - seat.last_beat
             if rank in done or silence < _STOPPED_SECONDS or not self._is_stalled(seat, silence):
@@ -334,10 +391,12 @@ class Gang:
                 continue
             if message is GOODBYE:
                 failures.append(self._death(rank))
+            elif message[1] != self._call_number:
+                continue
             elif message[0] == "error":
-                failures.append(self._raised(rank, message[1]))
-            elif message[0] == "event" and isinstance(message[1], LogLine):
-                self._seats[rank].log.append(message[1].line)
+                failures.append(self._raised(rank, message[2]))
+            elif message[0] == "event" and isinstance(message[2], LogLine):
+                self._seats[rank].log.append(message[2].line)
         first = min(failures, key=lambda failure: failure.priority)
         tail = self.launcher.tail(first.rank) or list(self._seats[first.rank].log)
         raise WorkerError(
@@ -351,23 +410,22 @@ class Gang:
         ) from (first.error if first.traceback else None)
 
     def _end(self, force: bool) -> None:
-        if self._door is None:
-            return
-        self._door.close()
-        self._door = None
-        if not force:
+        if self._door is not None or self._seats or self._calling:
+            run_to_end(lambda: self._end_ranks(force))
+
+    def _end_ranks(self, force: bool) -> None:
+        try:
+            self._close_door()
+            if not force:
+                for seat in self._seats.values():
+                    seat.link.send(("stop",))
+            # By force, the runtime ends the processes before the links close: a rank that lost its link would
+            # leave on its own, and the runtime would report that as a crash.
+            self.launcher.stop({rank: seat.hello for rank, seat in self._seats.items()}, 0.0 if force else 3.0)
+        finally:
             for seat in self._seats.values():
-                seat.link.send(("stop",))
-        # By force, the runtime ends the processes before the links close: a rank that lost its link would
-        # leave on its own, and the runtime would report that as a crash.
-        self.launcher.stop({rank: seat.hello for rank, seat in self._seats.items()}, 0.0 if force else 3.0)
-        for seat in self._seats.values():
-            seat.link.close(flush_seconds=0.05 if force else 2.0)
-            self.received_bytes += seat.link.received_bytes
-        self._seats.clear()
-        self.holds = None
-
-
-def driver_path() -> list[str]:
-    """The import path of this process, for ranks on the same file system."""
-    return [os.path.abspath(entry or ".") for entry in sys.path]
+                seat.link.close(flush_seconds=0.05 if force else 2.0)
+                self.received_bytes += seat.link.received_bytes
+            self._seats.clear()
+            self.holds = None
+            self._calling = False

@@ -26,11 +26,13 @@ def lives(hello: Hello) -> bool:
         return _same(process, hello) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+    except OSError:  # this process may open no more files
+        return True
 
 
 def kill(hello: Hello) -> None:
     """End the process that sent this Hello, if it is still alive."""
-    with contextlib.suppress(psutil.Error):
+    with contextlib.suppress(psutil.Error, OSError):  # the latter if this process may open no more files
         process = psutil.Process(hello.pid)
         if _same(process, hello):
             process.kill()

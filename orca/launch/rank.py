@@ -35,6 +35,8 @@ class RankContext:
         self.sources: Mapping[str, Sequence[Handle]] = {}
         self.memory: dict[str, Any] = {}
         """Values kept between calls, for as long as the process lives: process groups, replicas."""
+        self.call_number = 0
+        """The number that the driver gave to the current call."""
         self._link = link
         self._gathered: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
         self._turns: dict[int, int] = {}
@@ -42,7 +44,7 @@ class RankContext:
 
     def emit(self, event: object) -> None:
         """Send an event, which has to be picklable, to the driver."""
-        self._link.send(("event", event))
+        self._link.send(("event", self.call_number, event))
 
     def allgather(self, value: Any, members: int | None = None) -> list[Any]:
         """Return every rank's value, in rank order, on every rank. For small values only: routed through the driver.
@@ -53,7 +55,7 @@ class RankContext:
         if members == 1:
             return [value]
         turn = self._turns[members] = self._turns.get(members, 0) + 1
-        self._link.send(("gather", (members, turn), pack(value)))
+        self._link.send(("gather", self.call_number, (members, turn), pack(value)))
         return [pickle.loads(blob) for blob in self._gathered.get()]
 
     def once(self, key: str, create: Callable[[], T]) -> T:
@@ -156,7 +158,8 @@ def _extend_path(entries: list[str]) -> None:
 class _Service:
     """A rank's end of the channel: it receives calls, and sends heartbeats until the rank leaves."""
 
-    def __init__(self, meeting: Meeting, rank: int) -> None:
+    def __init__(self, meeting: Meeting, rank: int, at_beat: Callable[[], None]) -> None:
+        self._at_beat = at_beat
         me = psutil.Process()
         connection = connect(
             meeting,
@@ -191,7 +194,8 @@ class _Service:
 
     def _beat(self) -> None:
         while not self._stopping.wait(BEAT_SECONDS):
-            self.link.send(("beat",))
+            self.link.send(("beat", 0))
+            self._at_beat()
 
 
 @contextmanager
@@ -211,13 +215,21 @@ def _reported_output(context: RankContext, echo: bool) -> Iterator[None]:
         sys.stdout, sys.stderr = streams
 
 
-def serve(meeting: Meeting, rank: int, *, path: list[str] | None = None, echo: bool = True) -> None:
+def serve(
+    meeting: Meeting,
+    rank: int,
+    *,
+    path: list[str] | None = None,
+    echo: bool = True,
+    at_beat: Callable[[], None] = lambda: None,
+) -> None:
     """Join the driver's gang as `rank` and run its calls until the driver says stop or disappears.
 
     Without `echo` the rank's output goes to the driver only, for runtimes whose workers share the user's terminal.
+    `at_beat` is called with every heartbeat.
     """
     _extend_path(path or [])
-    service = _Service(meeting, rank)
+    service = _Service(meeting, rank, at_beat)
     threads = service.context.place.threads
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(threads)
@@ -225,8 +237,9 @@ def serve(meeting: Meeting, rank: int, *, path: list[str] | None = None, echo: b
     try:
         with _reported_output(service.context, echo):
             while (message := service.inbox.get())[0] != "stop":
-                _, task, deliveries, driver_path = message
+                _, service.context.call_number, task, deliveries, driver_path = message
                 _extend_path(driver_path)
-                service.link.send(_run(service.context, task, deliveries))
+                kind, content = _run(service.context, task, deliveries)
+                service.link.send((kind, service.context.call_number, content))
     finally:
         service.close()

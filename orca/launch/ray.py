@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orca.core.machine import host_id
+from orca.core.machine import host_id, search_path
 from orca.errors import ResourceError
-from orca.launch.base import Delivery, Handle, Hello, Launcher, Meeting, Source
-from orca.launch.gang import driver_path
+from orca.launch.base import Delivery, Handle, Hello, Launcher, Meeting, Needs, Source
 from orca.launch.processes import kill, lives, wait_until
 from orca.launch.rank import serve
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _RESERVE_SECONDS = 60.0
 _KILL_SECONDS = 4.0
 _IDLE_SECONDS = 5.0
+_READ_SECONDS = 1.0
 
 _held: dict[str, dict[str, Sequence[Handle]]] = {}
 _arrived = threading.Condition()
@@ -29,6 +30,11 @@ _arrived = threading.Condition()
 
 class _RankActor:
     """The Ray side of one rank: serves the gang in one thread, takes object references in another."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        # Imported here, before the two threads could each import a part of the same package.
+        for module in modules:
+            importlib.import_module(module)
 
     def serve(self, meeting: Meeting, rank: int, path: list[str]) -> None:
         serve(meeting, rank, path=path)
@@ -65,13 +71,15 @@ class RayLauncher(Launcher):
 
     runtime = "ray"
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = ()) -> None:
         import ray
 
+        self._modules = tuple(modules)
         self.bind = ray.util.get_node_ip_address()
         self._actors: list[Any] = []
         self._serving: list[Any] = []
         self._nodes: list[str] = []
+        self._workers = 0
         self._group: Any = None
         self._ticket = ""
         self._parts: dict[str, Any] = {}
@@ -95,9 +103,11 @@ class RayLauncher(Launcher):
         from ray.util import placement_group_table
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self._reserve([{"CPU": 1.0}] * world)
+        self._workers = world - self.servers
+        self._reserve([{"CPU": 1.0}] * self._workers)
         nodes = placement_group_table(self._group)["bundles_to_node_id"]
-        self._nodes = [nodes[rank] for rank in range(world)]
+        # Servers run beside the workers and reserve nothing.
+        self._nodes = [nodes[rank % self._workers] for rank in range(world)]
         actor = ray.remote(_RankActor)
         for rank, node in enumerate(self._nodes):
             # Actors hold no CPUs: an idle warm gang must not starve the user's own Ray work.
@@ -106,12 +116,12 @@ class RayLauncher(Launcher):
                 max_restarts=0,
                 max_concurrency=2,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-            ).remote()
+            ).remote(self._modules)
             self._actors.append(rank_actor)
-            self._serving.append(rank_actor.serve.remote(meeting, rank, driver_path()))
+            self._serving.append(rank_actor.serve.remote(meeting, rank, search_path()))
         self._hand_over()
 
-    def begin(self, sources: Mapping[str, Source]) -> Mapping[str, Delivery]:
+    def begin(self, sources: Mapping[str, Source], needs: Mapping[str, Needs]) -> Mapping[str, Delivery]:
         import ray
 
         # Pending transformations need the CPUs that an idle gang may still hold, so they run first.
@@ -120,7 +130,7 @@ class RayLauncher(Launcher):
             self._busy = True
         if self._actors and self._group is None:
             marks = {node["NodeID"]: f"node:{node['NodeManagerAddress']}" for node in ray.nodes()}
-            self._reserve([{"CPU": 1.0, marks[node]: 0.001} for node in self._nodes])
+            self._reserve([{"CPU": 1.0, marks[node]: 0.001} for node in self._nodes[: self._workers]])
         self._ticket = uuid.uuid4().hex
         self._parts = {name: source.handles() for name, source in sources.items()}
         self._hand_over()
@@ -129,11 +139,12 @@ class RayLauncher(Launcher):
     def _hand_over(self) -> None:
         """Give the call's references to the actors that run."""
         for actor in self._actors:
-            actor.hold.remote(self._ticket, self._parts)
+            # Nobody reads the answer: Ray would print the error of an actor that has died.
+            actor.hold.options(num_returns=0).remote(self._ticket, self._parts)
 
     def finish(self) -> None:
         for actor in self._actors:
-            actor.drop.remote(self._ticket)
+            actor.drop.options(num_returns=0).remote(self._ticket)
         self._parts = {}
         self._busy = False
         if self._timer is not None:
@@ -166,6 +177,9 @@ class RayLauncher(Launcher):
             gone[self._serving.index(ref)] = reason
         return gone
 
+    def lost(self) -> dict[int, str]:
+        return self.deaths()
+
     def stop(self, hellos: Mapping[int, Hello], patience: float) -> None:
         import ray
 
@@ -175,6 +189,7 @@ class RayLauncher(Launcher):
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
         self._make_sure(hellos)
+        _read(self._serving)
         if self._timer is not None:
             self._timer.cancel()
         self._release()
@@ -199,6 +214,7 @@ class RayLauncher(Launcher):
             tasks.append(task.remote(hello))
         with contextlib.suppress(Exception):
             ray.wait(tasks, num_returns=len(tasks), timeout=_KILL_SECONDS)
+        _read(tasks)
 
     @staticmethod
     def _await_sources(sources: Mapping[str, Source]) -> None:
@@ -227,3 +243,12 @@ class RayLauncher(Launcher):
             with contextlib.suppress(Exception):
                 remove_placement_group(self._group)
             self._group = None
+
+
+def _read(refs: Sequence[Any]) -> None:
+    """Read the answers of calls that have ended or failed: Ray prints every error that nobody has read."""
+    import ray
+
+    for ref in refs:
+        with contextlib.suppress(Exception):
+            ray.get(ref, timeout=_READ_SECONDS)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import pickle
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orca.core.machine import host_id
-from orca.launch.base import Delivery, Handle, Hello, Launcher, Meeting, Source
-from orca.launch.exchange import OpenFile, spool, spool_prefix
-from orca.launch.gang import driver_path
+from orca.core.machine import host_id, search_path
+from orca.launch.base import Delivery, Handle, Hello, Launcher, Meeting, Needs, Source
+from orca.launch.exchange import ShardFiles, spool, spool_prefix
 from orca.launch.processes import kill, wait_until
 from orca.launch.rank import serve
 
@@ -24,18 +28,23 @@ if TYPE_CHECKING:
 
 _REGISTER_SECONDS = 15.0
 _CANCEL_SECONDS = 10.0
+_SERVER_SECONDS = 2.0
+_SERVE = "import pickle, sys; from orca.launch import spark; spark.serve_beside(*pickle.load(sys.stdin.buffer))"
 _RAISED = re.compile(r"[\w.]*(Error|Exception): (?!An error occurred)")
 
 
 class Packed(Protocol):
     """What a source's `handles` has to return for this launcher: packed shards that Spark can move."""
 
-    def frame(self, name: str, world: int) -> Any:
-        """Return the shards as a DataFrame with the columns target, source, place and shard."""
+    def frame(self, name: str, readers: int) -> Any:
+        """Return the shards as a DataFrame with the columns target, source, place and shard.
+
+        The target is one of the first `readers` ranks, ideally the one that needs most of the shard's rows.
+        """
 
     @property
-    def open_file(self) -> OpenFile:
-        """A function that opens a file with one packed shard, on a rank."""
+    def files(self) -> ShardFiles:
+        """How a rank opens a file with one packed shard."""
 
 
 _received: dict[str, Iterator[Any]] = {}
@@ -45,14 +54,15 @@ _received: dict[str, Iterator[Any]] = {}
 class _Stage:
     """The data of one barrier stage; the deliveries of all its sources share it."""
 
-    def __init__(self, token: str, openers: Mapping[str, OpenFile]) -> None:
-        self._token, self._openers = token, openers
+    def __init__(self, token: str, files: Mapping[str, ShardFiles], needs: Mapping[str, Needs]) -> None:
+        self._token, self._files, self._needs = token, files, needs
         self._shards: dict[str, list[Handle]] | None = None
 
     def shards(self, context: RankContext) -> dict[str, list[Handle]]:
-        """Exchange the shards that this rank received with the other ranks, once; return all of them by source."""
+        """Exchange the shards that this rank received with the other ranks, once; return them by source."""
         if self._shards is None:
-            self._shards = spool(context, _records(_received[self._token]), self._token, self._openers)
+            records = _records(_received[self._token])
+            self._shards = spool(context, records, self._token, self._files, self._needs)
         return self._shards
 
 
@@ -67,30 +77,69 @@ class _Spooled:
         return self.stage.shards(context)[self.name]
 
 
-def _rank_task(meeting: Meeting, path: list[str], token: str) -> Any:
+def _rank_task(meeting: Meeting, path: list[str], token: str, workers: int, world: int) -> Any:
     """Return the barrier task's body: serve one call as the rank that Spark's partition number says."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         # Imported by name: this function is pickled by value, and would take a copy of the module's variables along.
+        from pyspark import BarrierTaskContext
+
         from orca.launch.spark import serve_stage
 
-        return serve_stage(meeting, path, token, batches)
+        rank = BarrierTaskContext.get().partitionId()
+        return serve_stage(meeting, rank, path, token, range(rank + workers, world, workers), batches)
 
     return run
 
 
-def serve_stage(meeting: Meeting, path: list[str], token: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """Serve one call in a barrier task; its deliveries find the task's Arrow batches under the token."""
-    import pyarrow as pa
-    from pyspark import BarrierTaskContext
+def serve_stage(
+    meeting: Meeting, rank: int, path: list[str], token: str, beside: Sequence[int], batches: Iterator[Any]
+) -> Iterator[Any]:
+    """Serve one call in a barrier task, with the ranks `beside` as processes of their own.
 
-    rank = BarrierTaskContext.get().partitionId()
+    The call's deliveries find the task's Arrow batches under the token.
+    """
+    import pyarrow as pa
+
     _received[token] = batches
+    servers = [_start_server(meeting, server, path, token) for server in beside]
     try:
         serve(meeting, rank, path=path, echo=False)
     finally:
         _received.pop(token, None)
+        for server in servers:
+            try:
+                server.wait(_SERVER_SECONDS)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int64())})
+
+
+def _start_server(meeting: Meeting, rank: int, path: list[str], token: str) -> subprocess.Popen[bytes]:
+    """Start a rank that only serves others: a barrier stage would need a core of Spark's for it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    # Spark's daemon speaks with Java through its standard output.
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment
+    )
+    assert process.stdin is not None
+    # The key lets its owner into the gang: it must not be visible on the command line.
+    with contextlib.suppress(BrokenPipeError), process.stdin as order:
+        order.write(pickle.dumps((meeting, rank, path, token)))
+    return process
+
+
+def serve_beside(meeting: Meeting, rank: int, path: list[str], token: str) -> None:
+    """Be a rank that only serves others, in a process without data; ends the process."""
+    code = 1
+    try:
+        _received[token] = iter(())
+        serve(meeting, rank, path=path, echo=False)
+        code = 0
+    finally:
+        # The interpreter may hang as it shuts down a process with native threads.
+        os._exit(code)
 
 
 def _records(batches: Iterator[Any]) -> Iterator[tuple[str, int, memoryview]]:
@@ -117,7 +166,8 @@ class SparkLauncher(Launcher):
         self._error: BaseException | None = None
         self._token = ""
         self._packed: dict[str, Packed] = {}
-        self._world = 0
+        self._readers: dict[str, int] = {}
+        self._world = self._workers = 0
         self._done = -1
 
     def slots(self, wanted: int = 0) -> int:
@@ -144,10 +194,11 @@ class SparkLauncher(Launcher):
             f'init_orca_context(runtime="spark", cores={world}).'
         )
 
-    def begin(self, sources: Mapping[str, Source]) -> Mapping[str, Delivery]:
+    def begin(self, sources: Mapping[str, Source], needs: Mapping[str, Needs]) -> Mapping[str, Delivery]:
         self._token = uuid.uuid4().hex[:12]
         self._packed = {name: source.handles() for name, source in sources.items()}
-        stage = _Stage(self._token, {name: packed.open_file for name, packed in self._packed.items()})
+        self._readers = {name: wanted.workers for name, wanted in needs.items()}
+        stage = _Stage(self._token, {name: packed.files for name, packed in self._packed.items()}, needs)
         return {name: _Spooled(stage, name) for name in sources}
 
     def start(self, world: int, meeting: Meeting) -> None:
@@ -156,7 +207,9 @@ class SparkLauncher(Launcher):
         self._error = None
         self._done = -1
         self._world = world
-        stage = self._rows(world).mapInArrow(_rank_task(meeting, driver_path(), self._token), "rank long", barrier=True)
+        workers = self._workers = world - self.servers
+        task = _rank_task(meeting, search_path(), self._token, workers, world)
+        stage = self._rows(workers).mapInArrow(task, "rank long", barrier=True)
 
         def job() -> None:
             self._spark.setJobGroup(self._token, "orca: a gang of ranks", interruptOnCancel=True)
@@ -169,10 +222,10 @@ class SparkLauncher(Launcher):
         self._thread.start()
 
     def _rows(self, world: int) -> Any:
-        """The packed shards of all sources as a DataFrame with one partition per rank."""
+        """The packed shards of all sources as a DataFrame with one partition per worker."""
         if not self._packed:
             return self._session.range(0, world, 1, world)
-        frames = [packed.frame(name, world) for name, packed in self._packed.items()]
+        frames = [packed.frame(name, self._readers.get(name, world)) for name, packed in self._packed.items()]
         rows = functools.reduce(lambda one, two: one.union(two), frames)
         # Any rank may receive any shard first; by number is only the most even distribution.
         if hasattr(rows, "repartitionById"):
@@ -189,7 +242,7 @@ class SparkLauncher(Launcher):
         stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
         current = [stage for stage in stages if stage is not None]
         done, self._done = self._done, sum(stage.numCompletedTasks for stage in current)
-        return self._done > done or any(stage.numActiveTasks and stage.numTasks != self._world for stage in current)
+        return self._done > done or any(stage.numActiveTasks and stage.numTasks != self._workers for stage in current)
 
     def deaths(self) -> dict[int, str]:
         if self._error is None:

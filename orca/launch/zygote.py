@@ -14,7 +14,13 @@ import os
 import select
 import signal
 import sys
+import time
 from typing import Any
+
+from orca.launch.rank_log import RankLog
+
+_SWEEPS = 3
+_SWEEP_SECONDS = 0.3
 
 
 def main() -> None:
@@ -34,6 +40,8 @@ class _Zygote:
         self._parent = os.getppid()
         self._children: set[int] = set()
         self._pending = b""
+        self._dismissed = False
+        """Whether the driver has said that it needs us no more; else the end of our input means that it died."""
         setup = json.loads(self._first_line())
         sys.path[:] = setup["path"]
         for module in setup["preload"]:
@@ -61,6 +69,8 @@ class _Zygote:
             received = b"" if orphaned else os.read(self._commands, 65536)
             if not received:
                 self._end_children()
+                if not self._dismissed:
+                    _sweep()
                 return
             self._obey_all(received)
 
@@ -101,7 +111,16 @@ class _Zygote:
             if command["kill"] in self._children:
                 os.kill(command["kill"], signal.SIGKILL)
             return
-        pid = os.fork()
+        if "end" in command:
+            self._dismissed = True
+            return
+        name = command["fork"]["name"]
+        try:
+            pid = os.fork()
+        except OSError as error:
+            hint = "the limit on processes (ulimit -u) or the memory is exhausted"
+            self._answer({"failed": name, "reason": f"{error.strerror}; {hint}"})
+            return
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -109,24 +128,32 @@ class _Zygote:
                 os.close(descriptor)
             _become_rank(command["fork"])
         self._children.add(pid)
-        self._answer({"forked": pid, "name": command["fork"]["name"]})
+        self._answer({"forked": pid, "name": name})
+
+
+def _sweep() -> None:
+    """Remove the temporary folders of a driver that was killed."""
+    from orca.core.scratch import PREFIXES, sweep
+
+    for _ in range(_SWEEPS):
+        # The system frees the driver's locks one after the other.
+        time.sleep(_SWEEP_SECONDS)
+        for prefix in PREFIXES:
+            sweep(prefix)
 
 
 def _become_rank(order: dict[str, Any]) -> None:
     code = 1
     try:
-        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-        sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
+        log = RankLog(order["log"])
+        log.replace_output()
         os.environ.update(order["env"])
         os.chdir(order["cwd"])
         from orca.launch.base import Meeting
         from orca.launch.rank import serve
 
-        serve(Meeting(order["host"], order["port"], bytes.fromhex(order["key"])), order["rank"])
+        meeting = Meeting(order["host"], order["port"], bytes.fromhex(order["key"]))
+        serve(meeting, order["rank"], at_beat=log.trim)
         code = 0
     except BaseException:
         import traceback
