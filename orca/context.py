@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 from typing import Any
 
+from orca.core.arguments import check_count, check_size, check_text, wrong
 from orca.core.settings import Settings, settings
 from orca.errors import ArgumentError, OrcaError
 from orca.runtimes import registry
@@ -15,6 +17,7 @@ from orca.runtimes.context import Context
 
 _log = logging.getLogger("orca")
 _current: Context | None = None
+_starting = threading.RLock()
 
 
 def init_orca_context(
@@ -51,28 +54,43 @@ def init_orca_context(
     ('local', 2)
     """
     global _current
-    if cores not in (None, "*") and (isinstance(cores, bool) or not str(cores).isdigit() or int(cores) < 1):
-        raise ArgumentError(f'cores={cores!r}: expected an integer of at least 1, or "*" for all.')
-    name = registry.implied(str(cluster_mode), set(conf))
-    cluster = registry.find(runtime or name)
-    if str(cluster_mode) == cluster.name:
-        cluster_mode = "local"
-    count = None if cores in (None, "*") else int(cores)
-    request = RuntimeRequest(cluster.name, str(cluster_mode), count, memory, num_nodes, conf)
-    if _current is not None:
-        if _current.request == request and _current.alive:
-            return _current
-        _log.info("replacing %r", _current)
-        stop_orca_context()
-    _current = Context(cluster.start(request), request, current)
-    return _current
+    mode = check_text("cluster_mode", cluster_mode, "the name of a mode")
+    name = registry.implied(mode, set(conf))
+    cluster = registry.find(name if runtime is None else check_text("runtime", runtime, "the name of a runtime"))
+    request = RuntimeRequest(
+        cluster.name,
+        "local" if mode == cluster.name else mode,
+        _cores(cores),
+        None if memory is None else check_size("memory", memory),
+        check_count("num_nodes", num_nodes),
+        conf,
+    )
+    with _starting:
+        if _current is not None:
+            if _current.request == request and _current.alive:
+                return _current
+            _log.info("replacing %r", _current)
+            stop_orca_context()
+        _current = Context(cluster.start(request), request, current)
+        return _current
+
+
+def _cores(cores: int | str | None) -> int | None:
+    """Return a number of cores; None for all."""
+    if cores is None or (isinstance(cores, str) and cores == "*"):
+        return None
+    try:
+        return check_count("cores", int(cores) if isinstance(cores, str) and cores.isdecimal() else cores)
+    except ArgumentError:
+        raise wrong("cores", cores, 'an integer of at least 1, or "*" for all') from None
 
 
 def current() -> Context:
     """Return the active context; without one, or if its runtime was stopped, start the local one."""
-    if _current is not None and not _current.alive:
-        stop_orca_context()
-    return _current if _current is not None else init_orca_context()
+    with _starting:  # threads that need a context share one
+        if _current is not None and not _current.alive:
+            stop_orca_context()
+        return _current if _current is not None else init_orca_context()
 
 
 def stop_orca_context() -> None:
@@ -85,7 +103,8 @@ def stop_orca_context() -> None:
 
 def _forget() -> None:
     """In a forked child: forget the context, whose processes belong to the parent."""
-    global _current
+    global _current, _starting
+    _starting = threading.RLock()
     if _current is not None:
         _current.forget()
         _current = None

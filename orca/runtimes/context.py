@@ -82,26 +82,26 @@ class Context:
         """Return a new launcher of the runtime."""
         return self.cluster.launcher(tuple(preload))
 
-    def gang(self, world: int, preload: Preload | None = None) -> Gang:
-        """Return the warm gang of this size, or a new one."""
+    def gang(self, world: int, preload: Preload | None = None, servers: int = 0) -> Gang:
+        """Return the warm gang of this size, or a new one; its last `servers` ranks take no slot."""
         if self._ended:
             # Shards outlive the context that created them; their work runs on the active one.
             successor = self._successor()
             if successor.runtime == self.runtime:
                 return successor.gang(min(world, successor.cores), preload)
-        return self._gangs.get(world, preload)
+        return self._gangs.get(world, preload, servers)
 
     def prefer(self, preload: Preload) -> None:
         """Use processes with these modules imported for work on shards."""
         self._gangs.prefer(preload)
 
-    def warm(self, world: int, preload: Preload) -> Gang | None:
+    def warm(self, world: int, preload: Preload, servers: int = 0) -> Gang | None:
         """Return the gang of this size if there is one."""
-        return self._gangs.warm(world, preload)
+        return self._gangs.warm(world, preload, servers)
 
-    def stop_gang(self, world: int, preload: Preload) -> None:
+    def stop_gang(self, world: int, preload: Preload, servers: int = 0) -> None:
         """End one warm gang, if there is one."""
-        self._gangs.stop(world, preload)
+        self._gangs.stop(world, preload, servers)
 
     def stop_gangs(self) -> None:
         """End all warm gangs; the context stays."""
@@ -134,7 +134,8 @@ class Context:
 
     def __getattr__(self, name: str) -> Any:
         native = getattr(self.__dict__.get("cluster"), "native", None)
-        if not name.startswith("_") and native is not None:
+        # Spark's own classes take the context for a SparkContext and ask for attributes such as _jsc, too.
+        if not name.startswith("__") and native is not None and hasattr(native, name):
             return getattr(native, name)
         raise AttributeError(f"the {getattr(self.__dict__.get('cluster'), 'name', '')} context has no {name!r}")
 
@@ -149,8 +150,8 @@ class _Lasting(Gangs):
         super().__init__(context.launcher)
         self._context = context
 
-    def get(self, world: int, preload: Preload | None = None) -> Gang:
-        return self._context.gang(world, preload)
+    def get(self, world: int, preload: Preload | None = None, servers: int = 0) -> Gang:
+        return self._context.gang(world, preload, servers)
 
     def rest(self) -> None:
         self._context.rest()

@@ -15,11 +15,11 @@ Preload = tuple[str, ...]
 
 
 class Gangs:
-    """Gangs by size and by the modules that their processes have imported."""
+    """Gangs by size, by the modules that their processes have imported, and by the number of servers among them."""
 
     def __init__(self, launcher: Callable[[Preload], Launcher]) -> None:
         self._launcher = launcher
-        self._gangs: dict[tuple[int, Preload], Gang] = {}
+        self._gangs: dict[tuple[int, Preload, int], Gang] = {}
         self._lock = threading.Lock()
         self._preferred: Preload = ()
 
@@ -27,25 +27,25 @@ class Gangs:
         """Use processes with these modules for work that does not name any, such as work on shards."""
         self._preferred = preload
 
-    def get(self, world: int, preload: Preload | None = None) -> Gang:
+    def get(self, world: int, preload: Preload | None = None, servers: int = 0) -> Gang:
         """Return the gang of this size, or a new one; without `preload` any gang of the size will do."""
         from orca.launch.gang import Gang
 
         with self._lock:
-            for (size, modules), gang in self._gangs.items():
-                if size == world and preload in (None, modules):
+            for (size, modules, serving), gang in self._gangs.items():
+                if size == world and (preload is None or (preload, servers) == (modules, serving)):
                     return gang
             modules = self._preferred if preload is None else preload
-            gang = self._gangs[world, modules] = Gang(self._launcher(modules), world)
+            gang = self._gangs[world, modules, servers] = Gang(self._launcher(modules), world, servers=servers)
             return gang
 
-    def warm(self, world: int, preload: Preload) -> Gang | None:
+    def warm(self, world: int, preload: Preload, servers: int = 0) -> Gang | None:
         """Return the gang of this size if there is one."""
-        return self._gangs.get((world, preload))
+        return self._gangs.get((world, preload, servers))
 
-    def stop(self, world: int, preload: Preload) -> None:
+    def stop(self, world: int, preload: Preload, servers: int = 0) -> None:
         """End one gang, if there is one."""
-        gang = self._gangs.pop((world, preload), None)
+        gang = self._gangs.pop((world, preload, servers), None)
         if gang is not None:
             gang.stop()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from orca.launch.base import Launcher
+    from orca.launch.local import Nurseries
 
 
 class LocalRuntime(Runtime):
@@ -25,6 +26,7 @@ class LocalRuntime(Runtime):
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
+        self._nurseries: Nurseries | None = None
 
     @classmethod
     def start(cls, request: RuntimeRequest) -> Self:
@@ -46,13 +48,14 @@ class LocalRuntime(Runtime):
         return cls(usable_cpus())
 
     def launcher(self, preload: Sequence[str] = ()) -> Launcher:
-        from orca.launch.local import LocalLauncher
+        from orca.launch.local import LocalLauncher, Nurseries
 
+        if self._nurseries is None:
+            self._nurseries = Nurseries()
         # Ranks most likely use what the driver uses.
         also = tuple(name for name in ("pandas", "pyarrow") if name in sys.modules)
-        return LocalLauncher(self.cores, (*preload, *also))
+        return LocalLauncher(self.cores, (*preload, *also), self._nurseries)
 
     def stop(self) -> None:
-        from orca.launch.local import close_nurseries
-
-        close_nurseries()
+        if self._nurseries is not None:
+            self._nurseries.close()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orca.core.arguments import check_mapping, check_text, optional
 from orca.core.machine import usable_memory
 from orca.errors import ArgumentError, MissingPackageError, ResourceError
 from orca.launch import spark_daemon
 from orca.runtimes.base import Runtime, RuntimeRequest
+from orca.runtimes.packages.spark import java
 
 if TYPE_CHECKING:
     from typing import Self
@@ -63,6 +63,7 @@ class SparkRuntime(Runtime):
                 'runtime="spark" needs PySpark, which is not installed. Run: pip install "orca-estimator[spark]"'
             ) from error
         options = dict(request.options)
+        _check_options(options)
         master = _master(request, options.pop("master", None))
         session = SparkSession.getActiveSession()
         if session is not None:
@@ -70,9 +71,9 @@ class SparkRuntime(Runtime):
         if SparkContext._active_spark_context is not None:
             # The user created a bare SparkContext: a session on top of it is ours, the context is not.
             return cls(SparkSession.builder.getOrCreate(), owned=False)
-        problem = java_problem()
-        if problem is not None:
-            raise MissingPackageError(problem)
+        note, fix = java(quick=False)
+        if fix:
+            raise MissingPackageError(f'runtime="spark" has no Java that it can use: {note}. Run: {fix}')
         return cls(_session(master, request, options), owned=True)
 
     @classmethod
@@ -108,6 +109,19 @@ class SparkRuntime(Runtime):
             self.session.stop()
 
 
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise for arguments that Spark does not know, also if a running session is joined."""
+    conf = optional(check_mapping)("conf", options.get("conf")) or {}
+    for name in ("master", "app_name"):
+        optional(check_text)(name, options.get(name))
+    for key in [*conf, *(name for name in options if name not in ("conf", "master", "app_name"))]:
+        if "." not in str(key):
+            raise ArgumentError(
+                f"init_orca_context does not know {key}= for Spark. Spark's own settings have dotted names: "
+                'pass them as conf={"spark.…": …}.'
+            )
+
+
 def _master(request: RuntimeRequest, master: str | None) -> str | None:
     """Return the master to connect to; None leaves it to spark-submit."""
     master = master or _MASTERS.get(request.cluster_mode, request.cluster_mode)
@@ -125,20 +139,15 @@ def _session(master: str | None, request: RuntimeRequest, options: dict[str, Any
     # The executors of this machine must run this very interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(str(options.pop("app_name", "orca")))
+    builder = SparkSession.builder.appName(options.pop("app_name", None) or "orca")
     local = master is not None and master.startswith("local")
     conf: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", **spark_settings(preload=local)}
     if master is not None:
         builder = builder.master(master)
         conf |= _local_conf(request) if local else _cluster_conf(request)
-    conf |= options.pop("conf", {})
+    conf |= options.pop("conf", None) or {}
     conf |= options
     for key, value in conf.items():
-        if "." not in key:
-            raise ArgumentError(
-                f"init_orca_context does not know {key}= for Spark. Spark's own settings have dotted names: "
-                'pass them as conf={"spark.…": …}.'
-            )
         builder = builder.config(key, str(value))
     session = builder.getOrCreate()
     if local:
@@ -164,26 +173,6 @@ def _cluster_conf(request: RuntimeRequest) -> dict[str, str]:
     if request.memory is not None:
         conf["spark.executor.memory"] = request.memory
     return conf
-
-
-def java_problem() -> str | None:
-    """Return why Spark has no Java to run on, or None if it has."""
-    home = os.environ.get("JAVA_HOME")
-    command = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if command is None:
-        return (
-            "Spark needs Java 17 or newer and none was found. Install it (Debian, Ubuntu: apt-get install "
-            "openjdk-17-jre-headless; conda: conda install openjdk=17) or set JAVA_HOME."
-        )
-    try:
-        output = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30)
-    except OSError as error:
-        return f"JAVA_HOME or PATH points to {command}, which cannot be run ({error}). Install Java 17."
-    words = (output.stderr + output.stdout).split('"')
-    major = words[1].split(".")[0] if len(words) > 1 else ""
-    if major.isdigit() and int(major) < 17:
-        return f"Spark needs Java 17 or newer; {command} is version {words[1]}. Install Java 17 or set JAVA_HOME."
-    return None
 
 
 def spark_settings(preload: bool = True) -> dict[str, str]:

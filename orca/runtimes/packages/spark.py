@@ -16,7 +16,7 @@ JAVA_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 def java(quick: bool) -> tuple[str, str]:
-    """Return a note on the Java that Spark would start, and a fix if Spark cannot use it."""
+    """Return a note on the Java that Spark would start, and a fix if Spark cannot use it; `quick` does not run it."""
     home = os.environ.get("JAVA_HOME", "")
     # If JAVA_HOME is set, even wrongly, Spark ignores PATH.
     command = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
@@ -26,7 +26,9 @@ def java(quick: bool) -> tuple[str, str]:
     if quick:
         return f"java at {command}", ""
     try:
-        plain, full = (_run(command, *options, "-version") for options in ((), (JAVA_MODULE,)))
+        full = _run(command, JAVA_MODULE, "-version")
+        # A Java that lacks the module, or is too old to know the option, gives its version without it.
+        plain = _run(command, "-version") if full.returncode else full
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{command} does not start: {error}", JAVA_FIX
     match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', plain.stderr)
