@@ -21,6 +21,23 @@ Moments: TypeAlias = tuple[float, float, float, float, float]
 """Count, mean, sum of squared differences from the mean, minimum and maximum."""
 
 
+_AS_IN_SPARK: dict[str, Any] = {
+    "avg": "mean",
+    "stddev": "std",
+    "stddev_samp": "std",
+    "stddev_pop": lambda values: values.std(ddof=0),
+    "variance": "var",
+    "var_samp": "var",
+    "var_pop": lambda values: values.var(ddof=0),
+    "countDistinct": "nunique",
+    "count_distinct": "nunique",
+    "approx_count_distinct": "nunique",
+    "collect_list": lambda values: values.dropna().tolist(),
+    "collect_set": lambda values: values.dropna().unique().tolist(),
+}
+"""Spark's aggregations that have another name in pandas, or none."""
+
+
 def pandas() -> Any:
     """Import pandas, or say how to install it."""
     try:
@@ -53,6 +70,11 @@ def check_columns(frame: Frame, columns: Sequence[str], caller: str) -> None:
                 f"{caller}: {column!r} is not in the DataFrame. Columns: {', '.join(existing)}."
                 + suggest(column, existing)
             )
+
+
+def has_default_index(shard: Any) -> bool:
+    """Whether a shard is a frame whose rows are merely numbered."""
+    return kind_of(shard) == "frame" and type(shard.index).__name__ == "RangeIndex" and shard.index.name is None
 
 
 def bucket(frame: Frame, columns: Sequence[str], count: int) -> np.ndarray[Any, Any]:
@@ -101,15 +123,33 @@ def sort_targets(frame: Frame, column: str, borders: np.ndarray[Any, Any], ascen
 
 
 def aggregate(frame: Frame, columns: list[str], agg: Any, join: bool) -> Frame:
-    """Group and aggregate a frame that holds all rows of its keys."""
-    grouped = frame.groupby(columns, as_index=False, dropna=False)
-    result = grouped.size() if agg is None else grouped.agg(agg)
+    """Group and aggregate a frame that holds all rows of its keys; without columns all rows are one group."""
+    if columns:
+        grouped = frame.groupby(columns, as_index=False, dropna=False)
+    else:
+        grouped = frame.groupby(np.zeros(len(frame), "i1"))
+    if agg is None:
+        result = grouped.size() if columns else pandas().DataFrame({"size": [len(frame)]})
+    else:
+        result = grouped.agg(_in_pandas_words(agg))
+    if not columns:
+        result = result.reset_index(drop=True)
     if getattr(result.columns, "nlevels", 1) > 1:
         result.columns = ["_".join(part for part in name if part) for name in result.columns]
     if not join:
         return result
     renamed = {name: f"{name}_agg" for name in result.columns if name not in columns and name in frame.columns}
-    return frame.merge(result.rename(columns=renamed), on=columns, how="left")
+    result = result.rename(columns=renamed)
+    return frame.merge(result, on=columns, how="left") if columns else frame.merge(result, how="cross")
+
+
+def _in_pandas_words(agg: Any) -> Any:
+    """Replace Spark's names of aggregations by what pandas understands; their results keep the given names."""
+    if isinstance(agg, dict):
+        return {column: _in_pandas_words(one) for column, one in agg.items()}
+    if isinstance(agg, list | tuple):
+        return [(one, _AS_IN_SPARK[one]) if isinstance(one, str) and one in _AS_IN_SPARK else one for one in agg]
+    return _AS_IN_SPARK.get(agg, agg) if isinstance(agg, str) else agg
 
 
 def moments(frame: Frame, columns: list[str]) -> dict[str, Moments]:

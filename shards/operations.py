@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from orca.errors import ArgumentError, DataError
+from orca.core.arguments import check_choice, check_count, check_flag, check_number
+from orca.errors import ArgumentError, DataError, UnknownArgumentError, suggest
 from orca.shards import frames
 from orca.shards.columns import Columns, assemble
-from orca.shards.engines.base import Shard
+from orca.shards.engines.base import Shard, Step
 from orca.shards.frames import Frame, Names
 from orca.shards.lazy_parts import LazyParts
 from orca.shards.shard_formats import unique as unique_in_shard
 from orca.shards.steps import checked, column_names
-from orca.shards.tree import join_rows, pick_rows, row_count, take_rows
+from orca.shards.tree import is_records, join_rows, length_of, pick_rows, row_count, take_rows
 
 # Counting and pairing shards
 
 
 def shard_count(requested: int | None, rows: int, cores: int) -> int:
     """Return the number of shards to split `rows` into: as requested, or one per core but none without rows."""
-    if requested is not None and requested < 1:
-        raise ArgumentError(f"num_shards={requested!r}: expected at least 1.")
-    if requested is not None and requested > max(rows, 1):
-        raise ArgumentError(f"num_shards={requested} is more than the {rows} rows. Use at most {max(rows, 1)}.")
-    return requested or max(1, min(cores, rows))
+    if requested is None:
+        return max(1, min(cores, rows))
+    return count_within("num_shards", requested, rows)
+
+
+def count_within(name: str, count: int, rows: int) -> int:
+    """Return a number of shards that is not more than the rows."""
+    count = check_count(name, count)
+    if count > max(rows, 1):
+        raise ArgumentError(f"{name}={count} is more than the {rows} rows. Use at most {max(rows, 1)}.")
+    return count
 
 
 def entry_count(shards: LazyParts) -> int:
@@ -42,7 +50,24 @@ def pair(left: LazyParts, right: LazyParts) -> LazyParts:
     """Pair the shards of two lists of the same length as tuples."""
     if left.count != right.count:
         raise ArgumentError(f"zip: {left.count} shards cannot be paired with {right.count}. Repartition one of them.")
-    return left.zip(right)
+    return left.zip(right).apply(_same_rows)
+
+
+def _same_rows(shards: tuple[Shard, Shard]) -> tuple[Shard, Shard]:
+    """Return a pair of shards with equal numbers of rows; objects without rows pair with anything."""
+    left, right = (_rows_of(shard) for shard in shards)
+    if left is not None and right is not None and left != right:
+        raise DataError(f"zip: a shard of {left} rows cannot be paired with one of {right}. Repartition both alike.")
+    return shards
+
+
+def _rows_of(shard: Shard) -> int | None:
+    if is_records(shard):
+        return len(shard)
+    try:
+        return row_count(shard)
+    except DataError:
+        return None
 
 
 # Reordering rows
@@ -50,8 +75,6 @@ def pair(left: LazyParts, right: LazyParts) -> LazyParts:
 
 def repartition(shards: LazyParts, count: int) -> LazyParts:
     """Split the same rows, in the same order, into `count` shards of even size."""
-    if count < 1:
-        raise ArgumentError(f"num_partitions={count!r}: expected at least 1.")
     starts = [0, *itertools.accumulate(shards.rows())]
     cuts = [starts[-1] * index // count for index in range(count + 1)]
 
@@ -77,9 +100,7 @@ def partition_by(shards: LazyParts, columns: Names, count: int | None = None) ->
 def sort_values(shards: LazyParts, columns: Names, ascending: bool | Sequence[bool]) -> LazyParts:
     """Sort all rows: sample the first column, cut its values into even ranges, sort each range."""
     keys = frames.names(columns)
-    upward = [ascending] * len(keys) if isinstance(ascending, bool) else list(ascending)
-    if len(upward) != len(keys):
-        raise ArgumentError(f"ascending={ascending!r} has not one entry for each of {keys}.")
+    upward = _directions(ascending, keys)
     if shards.engine.recomputes:
         # The rows are used twice: for the sample and for the sort.
         shards.cache()
@@ -98,16 +119,35 @@ def sort_values(shards: LazyParts, columns: Names, ascending: bool | Sequence[bo
     return shards.shuffle(split, join, len(borders) + 1)
 
 
-def group_by(shards: LazyParts, columns: Names, agg: Any, join: bool) -> LazyParts:
-    """Group all rows by columns and aggregate each group."""
+def _directions(ascending: bool | Sequence[bool], keys: list[str]) -> list[bool]:
+    """Return one direction for each column."""
+    if not isinstance(ascending, list | tuple):
+        return [check_flag("ascending", ascending)] * len(keys)
+    if len(ascending) != len(keys):
+        raise ArgumentError(f"ascending={ascending!r} has not one entry for each of {keys}.")
+    return [check_flag("ascending", one) for one in ascending]
+
+
+def group_by(shards: LazyParts, columns: Names | None, agg: Any, join: bool) -> LazyParts:
+    """Group all rows by columns and aggregate each group; without columns all rows are one group, in one shard."""
     keys = frames.names(columns)
-    return partition_by(shards, keys).apply(frames.aggregate, keys, agg, join)
+    if keys:
+        return partition_by(shards, keys).apply(frames.aggregate, keys, agg, join)
+    if isinstance(agg, dict) and not join:
+        shards = select(shards, list(agg))
+    whole = repartition(shards, 1).apply(frames.aggregate, keys, agg, join)
+    return repartition(whole, shards.count) if join else whole
 
 
 def merge(left: LazyParts, right: LazyParts, how: str, on: Names | None, options: dict[str, Any]) -> LazyParts:
     """Join two lists of frames: rows with equal keys meet in the same shard."""
-    if how == "cross":
+    if isinstance(how, str) and how == "cross":
         raise ArgumentError('how="cross" would pair all rows with all rows; it is not supported on shards.')
+    check_choice("how", how, ("inner", "left", "right", "outer"))
+    accepted = [name for name in inspect.signature(frames.pandas().merge).parameters if name not in ("left", "right")]
+    for name in options:
+        if name not in accepted:
+            raise UnknownArgumentError(f"merge() has no argument {name}=.{suggest(name, accepted)}")
     shared = frames.names(on)
     if not shared and "left_on" not in options:
         mine, theirs = left.inspect(column_names), right.inspect(column_names)
@@ -142,15 +182,56 @@ def select(shards: LazyParts, columns: Names) -> LazyParts:
 
 def sample(shards: LazyParts, frac: float, replace: bool, seed: int) -> LazyParts:
     """Draw a random part of every shard, from the seed and the shard's index."""
-    if frac < 0 or (frac > 1 and not replace):
+    frac = check_number("frac", frac, least=0, expected="a number from 0 to 1, or with replace=True above")
+    replace, seed = check_flag("replace", replace), check_count("seed", seed, least=0)
+    if frac > 1 and not replace:
         raise ArgumentError(f"frac={frac!r}: expected 0 to 1, or replace=True.")
 
     def pick(index: int, shard: Shard) -> Shard:
-        rows = row_count(shard)
+        rows = length_of(shard)
         rng = np.random.default_rng([seed, index])
         return pick_rows(shard, rng.choice(rows, round(frac * rows), replace=replace) if rows else np.arange(0))
 
     return shards.map(pick)
+
+
+def random_split(shards: LazyParts, weights: Sequence[float], seed: int | None) -> list[LazyParts]:
+    """Split every shard by these weights; a row goes to one part, drawn from the seed and the shard's index."""
+    shares = _shares(weights)
+    # All parts need the same draw.
+    drawn = int(np.random.SeedSequence().generate_state(1)[0])
+    entropy = drawn if seed is None else check_count("seed", seed, least=0)
+    borders = np.cumsum([0.0, *shares])
+    borders[-1] = 1.0
+
+    def part(number: int) -> Step:
+        def pick(index: int, shard: Shard) -> Shard:
+            rows = length_of(shard)
+            rng = np.random.default_rng([entropy, index])
+            # A random order cut in proportion, at a random offset: exact in a large shard, fair in one of a few rows.
+            draws = (rng.permutation(rows) + rng.random()) / max(rows, 1)
+            chosen = np.flatnonzero((borders[number] <= draws) & (draws < borders[number + 1]))
+            picked = pick_rows(shard, chosen)
+            return picked.reset_index(drop=True) if frames.has_default_index(shard) else picked
+
+        return pick
+
+    if not shards.engine.recomputes:
+        shards = LazyParts(shards.engine, shards.parts)
+    return [shards.map(part(number)) for number in range(len(shares))]
+
+
+def _shares(weights: Sequence[float]) -> list[float]:
+    """Return the weights divided by their sum."""
+    is_list = isinstance(weights, list | tuple | np.ndarray) and len(weights) > 0
+    numbers = [
+        float(weight)
+        for weight in (weights if is_list else ())
+        if isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
+    ]
+    if not is_list or len(numbers) < len(weights) or not all(0 <= one < np.inf for one in numbers) or not sum(numbers):
+        raise ArgumentError(f"weights={weights!r}: expected a list of numbers such as [0.8, 0.2], none negative.")
+    return [number / sum(numbers) for number in numbers]
 
 
 def drop_missing(shards: LazyParts, columns: Names | None) -> LazyParts:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from orca.core.pickling import Wrapper
 from orca.errors import DataError, TransformError
 from orca.shards import frames
 from orca.shards.engines.base import Shard, Step
@@ -12,7 +13,7 @@ from orca.shards.transform_errors import step_error
 from orca.shards.tree import kind_of
 
 
-class UserStep:
+class UserStep(Wrapper):
     """A user's function, with its extra arguments, as a step."""
 
     def __init__(self, fn: Callable[..., Shard], args: tuple[Any, ...] = ()) -> None:
@@ -21,8 +22,11 @@ class UserStep:
     def __call__(self, index: int, shard: Shard) -> Shard:
         return self._fn(shard, *self._args)
 
+    def wrapped(self) -> Iterable[object]:
+        return self._fn, *self._args
 
-class Chain:
+
+class Chain(Wrapper):
     """Several steps in one pass over the shard."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
@@ -33,8 +37,11 @@ class Chain:
             shard = Guarded(step)(index, shard)
         return shard
 
+    def wrapped(self) -> Iterable[object]:
+        return self._steps
 
-class StartingAt:
+
+class StartingAt(Wrapper):
     """A step for the shards from index `first` on; it has already run on those before."""
 
     def __init__(self, first: int, step: Step) -> None:
@@ -43,8 +50,11 @@ class StartingAt:
     def __call__(self, index: int, shard: Shard) -> Shard:
         return self.step(index, shard) if index >= self.first else shard
 
+    def wrapped(self) -> Iterable[object]:
+        return (self.step,)
 
-class Guarded:
+
+class Guarded(Wrapper):
     """A function of a shard's index and data that raises every error as a `TransformError`."""
 
     def __init__(self, fn: Callable[[int, Any], Any]) -> None:
@@ -57,6 +67,9 @@ class Guarded:
             raise
         except Exception as error:
             raise step_error(index, error) from error
+
+    def wrapped(self) -> Iterable[object]:
+        return (self._fn,)
 
 
 class Item:

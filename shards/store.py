@@ -10,7 +10,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from orca.core.scratch import Scratch, scratch
+from orca.core.scratch import Scratch, clean_up_when_terminated, scratch
+from orca.errors import DataError
 from orca.shards.packing import read_file, write_file
 from orca.shards.tree import length_of
 
@@ -28,7 +29,13 @@ class FileShard:
         self._finalizer = weakref.finalize(self, _remove, path, os.getpid()) if owner else None
 
     def load(self) -> Any:
-        return read_file(self.path)
+        try:
+            return read_file(self.path)
+        except FileNotFoundError as error:
+            raise DataError(
+                f"The shard file {self.path} is gone: another program has emptied the temporary directory. Create the "
+                "XShards again, and set the environment variable TMPDIR to a folder that nobody empties."
+            ) from error
 
     def free(self) -> None:
         """Remove the file now; processes that have mapped it keep their views."""
@@ -52,8 +59,10 @@ def _remove(path: str, pid: int) -> None:
 def folder() -> Path:
     """Return the folder of this process's shard files, created on first use and removed at exit."""
     global _folder
-    if _folder is None or _folder.pid != os.getpid():
+    if _folder is None or _folder.pid != os.getpid() or not _folder.path.exists():
+        # The folder is gone if somebody has emptied the temporary directory.
         _folder = scratch(_PREFIX)
+        clean_up_when_terminated()
     return _folder.path
 
 

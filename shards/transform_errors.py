@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orca.errors import OrcaError, TransformError, WorkerError
+from orca.errors import OrcaError, ResourceError, TransformError, WorkerError
 
 _MESSAGE = re.compile(r"TransformError: (shard \d+: .*)")
 
@@ -34,6 +34,9 @@ def one_error() -> Iterator[None]:
         if isinstance(error, OrcaError):
             raise
         match = _MESSAGE.search(str(error))
+        if match is None and type(error).__module__.partition(".")[0] in ("py4j", "pyspark", "ray"):
+            text = " ".join(str(error).split())
+            raise ResourceError(f"A worker was lost while it worked on shards: {text[:300]}") from error
         if match is None:
             raise
         raise TransformError(match.group(1).strip()) from error

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from orca.errors import DataError
+from orca.shards.checks import check_unmasked
 
 Tree = Any
 """Nested dicts, lists and tuples whose leaves are arrays, frames or tables with the same number of rows."""
@@ -72,9 +73,19 @@ def row_count(tree: Any) -> int:
     if not counts:
         return 0
     if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{name or 'data'}: {count}" for name, count in counts.items())
-        raise DataError(f"The arrays have different numbers of rows ({listed}). Give each the same number.")
+        raise DataError(_uneven(counts))
     return next(iter(counts.values()))
+
+
+def _uneven(counts: dict[str, int]) -> str:
+    """Describe arrays with different numbers of rows: the first three, and the first that differs from them."""
+    names = list(counts)
+    other = next(name for name in names if counts[name] != counts[names[0]])
+    shown = list(dict.fromkeys([*names[:3], other]))
+    listed = ", ".join(f"{name or 'data'}: {counts[name]}" for name in shown)
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    advice = "Give each the same number." if len(names) < 10 else "A list of lists is no matrix: use np.asarray."
+    return f"The arrays have different numbers of rows ({listed}{more}). {advice}"
 
 
 def length_of(shard: Any) -> int:
@@ -89,8 +100,22 @@ def length_of(shard: Any) -> int:
         return len(shard) if isinstance(shard, list | tuple) else 1
 
 
-def as_arrays(tree: Any) -> Any:
+def is_records(shard: Any) -> bool:
+    """Whether a shard is a plain list (or tuple) of values without rows, such as numbers, each of which is a row.
+
+    >>> is_records([1, 2]), is_records([{"a": 1}]), is_records([np.zeros(2), np.ones(2)])
+    (True, True, False)
+    """
+    if not isinstance(shard, list | tuple):
+        return False
+    _, first = next(leaves(shard), ("", None))
+    return not getattr(first, "shape", ())
+
+
+def as_arrays(tree: Any, name: str = "") -> Any:
     """Turn leaves into arrays: anything that has rows is kept; a list of plain values becomes one array.
+
+    `name` is what messages call the tree.
 
     >>> as_arrays([1, 2, 3])
     array([1, 2, 3])
@@ -102,18 +127,51 @@ def as_arrays(tree: Any) -> Any:
     ):
         return np.asarray(tree)
     if isinstance(tree, dict):
-        return {key: as_arrays(value) for key, value in tree.items()}
+        return {key: as_arrays(value, f"{name}.{key}" if name else str(key)) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(as_arrays(value) for value in tree)
+        parts = (as_arrays(value, f"{name}.{index}" if name else str(index)) for index, value in enumerate(tree))
+        return type(tree)(parts)
     # A subclass such as np.memmap would be pickled by copying; a plain view of the same memory is not.
     if kind_of(tree) in ("frame", "series", "table") or type(tree) is np.ndarray:
-        return tree
-    # Tensors of any framework expose their memory as an array; one that requires gradients has to be detached first.
-    return np.asarray(tree.detach() if hasattr(tree, "detach") else tree)
+        return _plain_floats(tree)
+    if isinstance(tree, np.ma.MaskedArray):
+        return check_unmasked(tree, name or "the data")
+    return _plain_floats(tensor_to_numpy(tree, name or "the data") if hasattr(tree, "detach") else np.asarray(tree))
+
+
+def refuse_masks(tree: Any) -> None:
+    """Raise if some leaf is a masked array: models see what lies below a mask."""
+    for name, leaf in leaves(tree):
+        if isinstance(leaf, np.ma.MaskedArray):
+            check_unmasked(leaf, name or "the data")
+
+
+def tensor_to_numpy(tensor: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return the values of a torch tensor; its class is not imported.
+
+    bfloat16, which numpy lacks, becomes float32: every value has its equal there.
+    """
+    if getattr(tensor, "is_meta", False):
+        raise DataError(f"{name} is a tensor on the meta device, which has no values. Create it on the CPU.")
+    if getattr(tensor, "is_nested", False) or str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+        raise DataError(f"{name} is a sparse or nested tensor, which is not supported. Make it dense with to_dense().")
+    if getattr(tensor, "is_quantized", False):
+        raise DataError(f"{name} is a quantized tensor ({tensor.dtype}). Turn it into floats with dequantize().")
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16" or "float8" in str(tensor.dtype):
+        tensor = tensor.float()
+    return np.asarray(tensor)
+
+
+def _plain_floats(leaf: Any) -> Any:
+    """Return arrays of bfloat16, which other libraries add to numpy, as float32."""
+    return leaf.astype(np.float32) if str(getattr(leaf, "dtype", "")) == "bfloat16" else leaf
 
 
 def take_rows(tree: Any, start: int, stop: int) -> Any:
     """Slice the rows of every leaf, as views where the leaf supports it."""
+    if is_records(tree):
+        return tree[start:stop]
 
     def take(leaf: Any) -> Any:
         kind = kind_of(leaf)
@@ -137,6 +195,8 @@ def cut_evenly(tree: Any, count: int) -> list[Any]:
 
 def pick_rows(tree: Any, index: np.ndarray[Any, Any]) -> Any:
     """Gather rows of every leaf by index, with one copy."""
+    if is_records(tree):
+        return type(tree)(tree[position] for position in index)
 
     def pick(leaf: Any) -> Any:
         return leaf.iloc[index] if kind_of(leaf) in ("frame", "series") else leaf.take(index, **_axis(leaf))
@@ -152,6 +212,8 @@ def join_rows(trees: Sequence[Any]) -> Any:
     """Concatenate the rows of trees of the same structure, with one copy."""
     if len(trees) == 1:
         return trees[0]
+    if all(map(is_records, trees)):
+        return type(trees[0])(itertools.chain.from_iterable(trees))
     return tree_map(lambda *parts: _join(list(parts)), *trees)
 
 

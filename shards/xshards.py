@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orca.core.arguments import (
+    check_any_columns,
+    check_columns,
+    check_count,
+    check_flag,
+    check_function,
+    check_names,
+    check_path,
+    check_text,
+    optional,
+    shown,
+    wrong,
+)
 from orca.core.session import active
 from orca.errors import ArgumentError, DataError
 from orca.shards import frames, operations, pickle_folder
@@ -59,6 +72,9 @@ class XShards:
             ArgumentError: If `num_shards` is less than 1 or more than the rows.
             DataError: If the arrays have different numbers of rows.
         """
+        has_rows = isinstance(data, list | tuple | dict) or hasattr(data, "shape") or hasattr(data, "__array__")
+        if not has_rows or callable(data):
+            raise DataError(f"data={shown(data)}: expected arrays, a DataFrame or an Arrow table.")
         context = active()
         data = as_arrays(data)
         count = operations.shard_count(num_shards, row_count(data), context.cores)
@@ -72,9 +88,11 @@ class XShards:
             ArgumentError: If the list is empty.
             DataError: If the shards differ in structure or dtypes.
         """
+        if not isinstance(shards, Sequence | Iterator) or isinstance(shards, str | bytes):
+            raise wrong("shards", shards, "a list of shards")
         arrays = [as_arrays(shard) for shard in shards]
         if not arrays:
-            raise ArgumentError("from_shards received an empty list. Give at least one shard.")
+            raise ArgumentError("shards=[]: from_shards received an empty list. Give at least one shard.")
         check_alike(arrays)
         engine = active().engine
         return XShards(engine, engine.put(arrays))
@@ -82,13 +100,15 @@ class XShards:
     @staticmethod
     def from_pandas(frame: pd.DataFrame, num_shards: int | None = None) -> XShards:
         """Split a pandas DataFrame evenly into shards; see `partition`."""
-        return XShards.partition(frames.frame_of(frame, "from_pandas"), num_shards)
+        if kind_of(frame) != "frame":
+            raise DataError(f"frame= is a {type(frame).__name__}; from_pandas takes a pandas DataFrame.")
+        return XShards.partition(frame, num_shards)
 
     @staticmethod
     def from_arrow(table: pa.Table, num_shards: int | None = None) -> XShards:
         """Split an Arrow table evenly into shards of Arrow tables; see `partition`."""
         if kind_of(table) != "table":
-            raise DataError(f"from_arrow takes a pyarrow.Table; received a {type(table).__name__}.")
+            raise DataError(f"table= is a {type(table).__name__}; from_arrow takes a pyarrow.Table.")
         return XShards.partition(table, num_shards)
 
     @staticmethod
@@ -100,27 +120,36 @@ class XShards:
             columns: Columns to read. Default: all.
         """
         from orca.shards.engines.spark_frames import frame_to_parts
-        from orca.shards.moves import engine_by_name
 
-        engine = engine_by_name("spark", frame.sparkSession)
-        return XShards(engine, frame_to_parts(frame, columns, to_pandas))
+        names = None if columns is None else frames.names(check_names("columns", columns))
+        if not hasattr(frame, "sparkSession"):
+            raise wrong("frame", frame, "a Spark DataFrame")
+        engine = active().engine_of("spark", frame.sparkSession)
+        return XShards(engine, frame_to_parts(frame, names, to_pandas))
 
     @staticmethod
     def from_ray_dataset(dataset: ray.data.Dataset, as_arrow: bool = False) -> XShards:
         """Create one shard, a pandas DataFrame or an Arrow table, per block of a Ray Dataset, without moving rows."""
         from orca.shards.engines.ray_datasets import dataset_to_parts
-        from orca.shards.moves import engine_by_name
 
-        shards = XShards(engine_by_name("ray"), dataset_to_parts(dataset))
+        as_arrow = check_flag("as_arrow", as_arrow)
+        if not hasattr(dataset, "to_arrow_refs"):
+            raise wrong("dataset", dataset, "a Ray Dataset")
+        shards = XShards(active().engine_of("ray"), dataset_to_parts(dataset))
         return shards if as_arrow else shards.transform_shard(to_pandas)
 
     @staticmethod
     def from_rdd(rdd: pyspark.RDD) -> XShards:
-        """Create one shard per partition of an RDD; its records (arrays, or lists, tuples or dicts) are stacked."""
-        from orca.shards.engines.spark_frames import rdd_to_parts
-        from orca.shards.moves import engine_by_name
+        """Create one shard per partition of an RDD.
 
-        return XShards(engine_by_name("spark"), rdd_to_parts(rdd))
+        The records of a partition are stacked if they are arrays, or lists, tuples or dicts, and joined if they are
+        DataFrames or Arrow tables.
+        """
+        from orca.shards.engines.spark_frames import rdd_to_parts
+
+        if not hasattr(rdd, "mapPartitions"):
+            raise wrong("rdd", rdd, "an RDD of Spark")
+        return XShards(active().engine_of("spark"), rdd_to_parts(rdd))
 
     @staticmethod
     def load_pickle(path: str, minPartitions: int | None = None) -> XShards:
@@ -133,10 +162,13 @@ class XShards:
         Raises:
             DataError: If the folder holds no saved shards, or not all of them.
         """
+        least = 1 if minPartitions is None else check_count("minPartitions", minPartitions)
         engine = active().engine
-        paths = pickle_folder.listing(path)
+        paths = pickle_folder.listing(check_path("path", path))
         shards = XShards(engine, engine.put([[file] for file in paths])).transform_shard(pickle_folder.read)
-        return shards.repartition(minPartitions) if minPartitions and minPartitions > len(paths) else shards
+        if least <= len(paths):
+            return shards
+        return shards.repartition(operations.count_within("minPartitions", least, len(shards)))
 
     # State
 
@@ -208,19 +240,19 @@ class XShards:
 
     def take(self, count: int) -> list[Shard]:
         """Return the first `count` shards."""
-        return self._lazy.take(count)
+        return self._lazy.take(check_count("count", count, least=0))
 
     def head(self, count: int = 5) -> Shard:
         """Return the first `count` rows, in the format of the shards."""
-        return operations.head(self._lazy, count)
+        return operations.head(self._lazy, check_count("count", count, least=0))
 
     def inspect(self, fn: Callable[[Shard], Result]) -> Result:
         """Return the (small) result of `fn` on the first shard, computed where the shard is stored."""
-        return self._lazy.inspect(fn)
+        return self._lazy.inspect(check_function("fn", fn, "fn(shard)"))
 
     def walk(self, fn: Callable[[Shard], Result]) -> Iterator[Result]:
         """Yield the (small) result of `fn` on one shard after another; shards that are not reached stay pending."""
-        return self._lazy.walk(fn)
+        return self._lazy.walk(check_function("fn", fn, "fn(shard)"))
 
     def to_numpy(self) -> Any:
         """Return all rows as one structure of arrays."""
@@ -248,13 +280,12 @@ class XShards:
         Raises:
             TransformError: When the result is needed, if `fn` fails on a shard; the message names the shard.
         """
-        if not callable(fn):
-            raise ArgumentError(f"transform_shard takes a function of a shard; received {fn!r}.")
-        return self._of(self._lazy.apply(fn, *args))
+        form = f"fn(shard{', ...' if args else ''})"
+        return self._of(self._lazy.apply(check_function("fn", fn, form, (1 + len(args),)), *args))
 
     def transform_with_index(self, step: Step) -> XShards:
         """Run ``step(index, shard)`` on every shard. Lazy, as `transform_shard`."""
-        return self._of(self._lazy.map(step))
+        return self._of(self._lazy.map(check_function("step", step, "step(index, shard)", (2,))))
 
     def __getitem__(self, key: Any) -> XShards:
         """Select one entry of dict shards, or one or several columns of DataFrames."""
@@ -262,15 +293,20 @@ class XShards:
 
     def select(self, columns: Names) -> XShards:
         """Keep only these columns."""
-        return self._of(operations.select(self._lazy, columns))
+        return self._of(operations.select(self._lazy, check_names("columns", columns)))
 
     def repartition(self, num_partitions: int) -> XShards:
-        """Split the same rows, in the same order, into `num_partitions` shards of even size."""
-        return self._of(operations.repartition(self._lazy, num_partitions))
+        """Split the same rows, in the same order, into `num_partitions` shards of even size, at most one per row."""
+        count = check_count("num_partitions", num_partitions)
+        return self._of(operations.repartition(self._lazy, operations.count_within("num_partitions", count, len(self))))
 
     def partition_by(self, cols: Names, num_partitions: int | None = None) -> XShards:
         """Bring rows with equal values in `cols` into the same of `num_partitions` shards (default: as many as now)."""
-        return self._of(operations.partition_by(self._lazy, cols, num_partitions))
+        columns = check_names("cols", cols)
+        count = None if num_partitions is None else check_count("num_partitions", num_partitions)
+        if count is not None and count > max(active().cores, self.num_partitions()):
+            operations.count_within("num_partitions", count, len(self))
+        return self._of(operations.partition_by(self._lazy, columns, count))
 
     def sort_values(self, col_names: Names, ascending: bool | Sequence[bool] = True) -> XShards:
         """Sort all rows across shards, with a stable sort; rows without a value come last.
@@ -279,17 +315,22 @@ class XShards:
             col_names: One column name or several.
             ascending: One direction for all columns, or a list with one per column.
         """
-        return self._of(operations.sort_values(self._lazy, col_names, ascending))
+        return self._of(operations.sort_values(self._lazy, check_names("col_names", col_names), ascending))
 
-    def group_by(self, columns: Names, agg: Any = None, join: bool = False) -> XShards:
+    def group_by(self, columns: Names | None = None, agg: Any = None, join: bool = False) -> XShards:
         """Group all rows by columns and aggregate as pandas does.
 
         Args:
-            columns: One column name or several.
-            agg: Aggregations as for ``DataFrameGroupBy.agg``. Default: the number of rows, as column ``size``.
+            columns: One column name or several. Default: none, so that all rows are one group.
+            agg: Aggregations as for ``DataFrameGroupBy.agg``; Spark's names, such as "avg" and "stddev", are known
+                too. Default: the number of rows, as column ``size``.
             join: Keep every row and add the values of its group.
         """
-        return self._of(operations.group_by(self._lazy, columns, agg, join))
+        if not (agg is None or callable(agg) or isinstance(agg, str | list | tuple | Mapping)):
+            raise wrong("agg", agg, "aggregations as for DataFrameGroupBy.agg: a name, a function, or a list or dict")
+        none = columns is None or (isinstance(columns, list | tuple) and not columns)
+        keys = None if none else check_names("columns", columns)
+        return self._of(operations.group_by(self._lazy, keys, agg, check_flag("join", join)))
 
     def merge(self, right: XShards, how: str = "inner", on: Names | None = None, **options: Any) -> XShards:
         """Join two XShards of DataFrames as ``pandas.merge`` does.
@@ -304,15 +345,17 @@ class XShards:
             ArgumentError: If `how` is "cross".
             DataError: If there is no column to join on.
         """
-        return self._of(operations.merge(self._lazy, right._lazy, how, on, options))
+        shared = None if on is None else check_names("on", on)
+        return self._of(operations.merge(self._lazy, _checked("right", right)._lazy, how, shared, options))
 
     def zip(self, other: XShards) -> XShards:
         """Pair the shards of two XShards, which need the same number of shards and of rows in each.
 
         Raises:
             ArgumentError: If the numbers of shards differ.
+            TransformError: When the result is needed, if two shards have different numbers of rows.
         """
-        return self._of(operations.pair(self._lazy, other._lazy))
+        return self._of(operations.pair(self._lazy, _checked("other", other)._lazy))
 
     def split(self) -> list[XShards]:
         """Split shards that are lists or tuples into one XShards per entry."""
@@ -332,9 +375,29 @@ class XShards:
         """
         return self._of(operations.sample(self._lazy, frac, replace, seed))
 
+    def random_split(self, weights: Sequence[float], seed: int | None = None) -> list[XShards]:
+        """Split the rows at random, for example into rows for training and rows for validation. Lazy.
+
+        Every row is in exactly one of the parts, in its old order, and stays where it is stored. Each shard is split
+        by the weights, so that a part of many rows has its share up to a few rows.
+
+        Args:
+            weights: The share of each part; only their ratios matter.
+            seed: Seed of the random numbers: the same seed gives the same parts on every engine. Default: random.
+
+        Raises:
+            ArgumentError: If `weights` or `seed` has a wrong value.
+
+        >>> import numpy as np
+        >>> train, validation = XShards.partition(np.arange(10), num_shards=2).random_split([0.8, 0.2], seed=0)
+        >>> len(train), len(validation)
+        (8, 2)
+        """
+        return [self._of(part) for part in operations.random_split(self._lazy, weights, seed)]
+
     def drop_missing_value(self, columns: Names | None = None) -> XShards:
         """Drop rows with a missing value in `columns`, by default in any."""
-        return self._of(operations.drop_missing(self._lazy, columns))
+        return self._of(operations.drop_missing(self._lazy, optional(check_names)("columns", columns)))
 
     # Small results over all rows
 
@@ -344,16 +407,16 @@ class XShards:
 
     def describe(self, columns: Names | None = None) -> pd.DataFrame:
         """Return count, mean, std, min and max of `columns`, by default of all numeric ones."""
-        table: pd.DataFrame = operations.describe(self._lazy, columns)
+        table: pd.DataFrame = operations.describe(self._lazy, optional(check_names)("columns", columns))
         return table
 
     def max_values(self, columns: Names) -> Any:
         """Return the largest value of each column: one value for one name, else a dict by name."""
-        return operations.max_values(self._lazy, columns)
+        return operations.max_values(self._lazy, check_names("columns", columns))
 
     def get_null_sum(self, columns: Names | None = None) -> dict[str, int]:
         """Count the missing values of each of `columns`, by default of all."""
-        return operations.null_counts(self._lazy, columns)
+        return operations.null_counts(self._lazy, optional(check_names)("columns", columns))
 
     def get_schema(self) -> dict[str, Any]:
         """Return columns and dtypes of DataFrames, or names and dtypes with row shapes of arrays."""
@@ -363,7 +426,8 @@ class XShards:
 
     def assembleFeatureLabelCols(self, featureCols: Columns, labelCols: Columns) -> XShards:
         """Turn DataFrames into ``{"x": [one array per column], "y": …}``; see `stack_feature_labels`."""
-        return self._of(operations.assemble_lists(self._lazy, featureCols, labelCols))
+        features, labels = check_columns("featureCols", featureCols), check_columns("labelCols", labelCols)
+        return self._of(operations.assemble_lists(self._lazy, features, labels))
 
     def stack_feature_labels(self) -> XShards:
         """Turn lists of single-number columns in ``{"x": […], "y": […]}`` into matrices."""
@@ -380,7 +444,9 @@ class XShards:
             together: Make one matrix of several single-number columns instead of several inputs.
             weight_col: The column of the row weights, or None.
         """
-        return self.transform_shard(features_and_labels, feature_cols, label_cols, together, weight_col)
+        features, labels = check_columns("feature_cols", feature_cols), check_any_columns("label_cols", label_cols)
+        together, weights = check_flag("together", together), optional(check_text)("weight_col", weight_col)
+        return self.transform_shard(features_and_labels, features, labels, together, weights)
 
     # Saving and moving
 
@@ -390,6 +456,7 @@ class XShards:
         Raises:
             DataError: If the folder holds anything other than saved shards, which are replaced.
         """
+        path = check_path("path", path)
         pickle_folder.prepare(path)
         sizes = self._lazy.map(lambda index, shard: np.array([pickle_folder.write(path, index, shard)])).gather()
         pickle_folder.commit(path, len(sizes))
@@ -397,9 +464,12 @@ class XShards:
 
     def to_engine(self, engine: Engine | str) -> XShards:
         """Move the shards to another engine ("local", "ray" or "spark"); they pass through this process."""
-        from orca.shards.moves import engine_by_name
-
-        target = engine_by_name(engine) if isinstance(engine, str) else engine
+        if not isinstance(engine, Engine | str):
+            raise wrong("engine", engine, 'an engine, or its name: "local", "ray" or "spark"')
+        try:
+            target = active().engine_of(engine) if isinstance(engine, str) else engine
+        except ArgumentError as error:
+            raise ArgumentError(f"engine={engine!r}: {error}") from error
         return self if target.name == self.engine.name else self._of(self._lazy.to_engine(target))
 
     def to_spark_df(self) -> pyspark.sql.DataFrame:
@@ -414,3 +484,10 @@ class XShards:
         from orca.shards.engines.ray_datasets import parts_to_dataset
 
         return parts_to_dataset(self.transform_shard(to_arrow).to_engine("ray").parts)
+
+
+def _checked(name: str, value: object) -> XShards:
+    """Return an argument that has to be XShards."""
+    if not isinstance(value, XShards):
+        raise wrong(name, value, "XShards")
+    return value

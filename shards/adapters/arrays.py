@@ -9,8 +9,22 @@ import numpy as np
 
 from orca.errors import DataError
 from orca.shards.adapters.base import Adapter, Feedable, Form, Place, Prediction
-from orca.shards.adapters.selection import FirstRows, check_weights, choose, describe_data, to_arrays
-from orca.shards.tree import Tree, as_arrays, cut_evenly, join_rows, leaves, row_count, size_in_bytes, take_rows
+from orca.shards.adapters.checking import RowChecker
+from orca.shards.adapters.selection import FirstRows, choose, describe_data, to_arrays
+from orca.shards.checks import check_weights, short
+from orca.shards.columns import assemble, series_to_numpy
+from orca.shards.tree import (
+    Tree,
+    as_arrays,
+    cut_evenly,
+    join_rows,
+    kind_of,
+    leaves,
+    row_count,
+    size_in_bytes,
+    take_rows,
+    tree_map,
+)
 from orca.shards.xshards import XShards
 
 if TYPE_CHECKING:
@@ -20,6 +34,7 @@ if TYPE_CHECKING:
 class RowsAdapter(Adapter):
     """Base of data without named columns: predictions come back as arrays, in the order of the rows."""
 
+    takes_columns = False
     _stored: XShards | None = None
 
     def _on_engine(self, form: Form, place: Place) -> XShards:
@@ -51,7 +66,8 @@ class ArraysAdapter(RowsAdapter):
 
     def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:
         if form.feature_cols is not None and isinstance(self.data, dict):
-            return store(to_arrays(self.data, choose([str(key) for key in self.data], form)), engine, form, parts)
+            chosen = choose([str(key) for key in self.data], form)
+            return store(to_arrays(self.data, chosen), engine, chosen, parts)
         return store(to_tree(self.data, form), engine, form, parts)
 
     def head(self, count: int, form: Form, place: Place) -> Tree:
@@ -61,7 +77,7 @@ class ArraysAdapter(RowsAdapter):
 
     def all_features(self, form: Form, place: Place) -> Tree | None:
         if place.in_process and self._features is None:
-            self._features = to_tree(self.data, form)["x"]
+            self._features = RowChecker(form)(to_tree(self.data, form))["x"]
         return self._features
 
     def predict(self, call: Prediction) -> Any:
@@ -85,10 +101,13 @@ def first_rows(shards: XShards, take: FirstRows) -> Tree:
 
 
 def store(tree: Tree, engine: Engine, form: Form, parts: int) -> XShards:
-    """Store rows of this process on an engine, in at least `parts` shards of a suitable size."""
+    """Check rows of this process and store them on an engine, in at least `parts` shards of a suitable size."""
     rows = row_count(tree)
     if rows == 0 and form.need_labels:
         raise DataError(f"{form.argument}= has no rows.")
+    checker = RowChecker(form)
+    checker(tree)
+    checker.finish()
     count = max(1, min(max(parts, -(-size_in_bytes(tree) // engine.shard_bytes)), rows))
     return XShards(engine, engine.put(cut_evenly(tree, count)))
 
@@ -114,11 +133,25 @@ def to_tree(data: object, form: Form) -> dict[str, Tree]:
                 f"{name} of {argument}= is a sparse {type(entry).__name__}; sparse input is not supported. "
                 "Make it dense with toarray()."
             )
-    arrays: dict[str, Tree] = as_arrays(tree)
-    check_weights(arrays.get("w"))
+    arrays: dict[str, Tree] = {
+        name: tree_map(lambda leaf, name=name: _plain(leaf, name), as_arrays(entry, f"{name} of {argument}="))
+        for name, entry in tree.items()
+    }
+    if "w" in arrays and not np.ndim(arrays["w"]):
+        check_weights(arrays["w"])
     _check_leaves(arrays, data, argument)
     row_count(arrays)
     return arrays
+
+
+def _plain(leaf: Any, name: str) -> Any:
+    """Return a leaf as an array: that of a column, or the matrix of a frame's columns."""
+    kind = kind_of(leaf)
+    if kind == "series":
+        return series_to_numpy(leaf, str(name if leaf.name is None else leaf.name))
+    if kind in ("frame", "table"):
+        return assemble(leaf, [str(key) for key in (leaf.columns if kind == "frame" else leaf.column_names)], name)
+    return leaf
 
 
 def _parts(data: object, form: Form) -> dict[str, Tree]:
@@ -136,7 +169,10 @@ def _parts(data: object, form: Form) -> dict[str, Tree]:
     return {"x": data}
 
 
-def _check_leaves(arrays: Tree, data: object, argument: str) -> None:
+def _check_leaves(arrays: dict[str, Tree], data: object, argument: str) -> None:
+    for name, entry in arrays.items():
+        if not any(True for _ in leaves(entry)):
+            raise DataError(f"{name} of {argument}= is {short(entry)}, which holds no array. Give one, with its rows.")
     leaf: np.ndarray[Any, Any]
     for name, leaf in leaves(arrays):
         if leaf.ndim > 1 and 0 in leaf.shape[1:] and leaf.shape[0]:
@@ -144,7 +180,8 @@ def _check_leaves(arrays: Tree, data: object, argument: str) -> None:
                 f"{name} of {argument}= has shape {leaf.shape}: 0 feature(s) in each row; at least one is required."
             )
         if leaf.dtype == object:
+            first = f", such as {short(leaf.reshape(-1)[0])} in row 0" if leaf.size else ""
             raise DataError(
-                f"{name} of {argument}= has dtype object (rows of different lengths, or not numbers); received "
+                f"{name} of {argument}= has dtype object (rows of different lengths, or not numbers{first}); received "
                 f"{describe_data(data)}. Make it an array of numbers with one shape per row."
             )

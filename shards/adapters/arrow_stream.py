@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from orca.errors import DataError
 from orca.shards.adapters.base import Adapter, Feedable, Form, Place, Prediction
 from orca.shards.adapters.batches import store_stream
+from orca.shards.adapters.checking import RowChecker, refuse
 from orca.shards.adapters.frames import TableAdapter
 from orca.shards.adapters.selection import FirstRows, choose, needed, to_arrays
+from orca.shards.column_types import Problems, schema_problems
 from orca.shards.tree import Tree
 
 if TYPE_CHECKING:
@@ -46,14 +48,21 @@ class ArrowStreamAdapter(Adapter):
         names = getattr(self.data, "columns", None)
         return [str(name) for name in (names if isinstance(names, list) else self._open().schema.names)]
 
+    def problems(self, names: Iterable[str]) -> Problems:
+        schema, wanted = self._open().schema, set(names)
+        return schema_problems({field.name: field.type for field in schema if field.name in wanted})
+
     def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:
         chosen = choose(self.columns(), form)
+        refuse(self.problems(needed(chosen)), chosen)
         if form.weights is not None and form.weight_col is None:
             # Weights beside the rows have to be cut like them: let one table do both.
             return TableAdapter(self._table()).shards(form, engine, parts)
         names = needed(chosen)
-        trees = (to_arrays(piece.select(names), chosen) for piece in self._pieces())
+        check = RowChecker(chosen)
+        trees = (check(to_arrays(piece.select(names), chosen)) for piece in self._pieces())
         shards = store_stream(trees, engine, min(_SHARD_BYTES, engine.shard_bytes))
+        check.finish()
         if shards is None:
             if form.need_labels:
                 raise DataError(f"{form.argument}= has no rows.")

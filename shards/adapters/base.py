@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from orca.shards.checks import Rules
+from orca.shards.column_types import Problems
 from orca.shards.columns import Columns
 from orca.shards.tree import Tree
 
 if TYPE_CHECKING:
     from orca.shards.engines.base import Engine
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What the model of a call accepts, as far as the driver knows it."""
+
+    other_kinds: str = ""
+    """Kinds of numpy dtypes that features may have besides numbers: "U" for text, "c" for complex numbers."""
+    labels: Rules = field(default_factory=dict)
+    rows: Callable[[Tree], None] | None = None
+    """Raises if the model does not accept such rows; it looks at shapes only."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,11 @@ class Form:
     """The weight of each row: an array beside arrays, or the name of a column."""
     triples: bool = False
     """Whether a tuple of three is (features, labels, weights)."""
+    inputs: int | None = None
+    """How many inputs the model has, if that is known."""
+    most_rows: int | None = None
+    """How many rows the call can use at most; a stream that may never end is read no further."""
+    checks: Checks = Checks()
 
     @property
     def weight_col(self) -> str | None:
@@ -102,6 +120,10 @@ class Adapter(ABC):
     """Whether labels may be given beside the data."""
     takes_weights: ClassVar[bool] = False
     """Whether an array of weights may be given beside the data."""
+    takes_columns: ClassVar[bool] = True
+    """Whether `feature_cols`, `label_cols` and `output_cols` have a meaning for such data."""
+    holds_rows: ClassVar[bool] = False
+    """Whether the rows are in this process, so that a look at the first ones costs nothing."""
     named_entries: ClassVar[bool] = False
     """Whether rows without columns may have entries by name, which `feature_cols` can choose."""
     batch_size: int | None = None
@@ -130,6 +152,10 @@ class Adapter(ABC):
     def columns(self) -> list[str] | None:
         """Return the names of the columns; None if the rows have none."""
         return None
+
+    def problems(self, names: Iterable[str]) -> Problems:
+        """Return those of some columns that are not numbers, as far as types tell; nothing is computed for it."""
+        return {}
 
     def pairs_are_labelled(self, several_inputs: bool) -> bool:
         """Whether `predict` should take a pair in the data for features and labels."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
+from orca.core.arguments import check_function
 from orca.errors import DataError
 from orca.shards.adapters.arrays import RowsAdapter
 from orca.shards.adapters.base import Adapter, Feedable, Form, Place
@@ -22,12 +23,13 @@ class CreatorAdapter(RowsAdapter):
 
     takes_labels = True
     takes_weights = True
+    takes_columns = True
 
     _created: Adapter | None = None
 
     @staticmethod
     def accepts(data: object) -> bool:
-        return callable(data) and kind_of(data) == "object"
+        return callable(data) and kind_of(data) == "object" and getattr(data, "__module__", "") != "builtins"
 
     def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:
         from orca.shards.adapters.registry import check_extras
@@ -50,9 +52,14 @@ class CreatorAdapter(RowsAdapter):
         from orca.shards.adapters.registry import adapt
 
         if self._created is None:
+            check_function(form.argument, self.data, "fn(config, batch_size)", (0, 1, 2))
+            try:
+                signature = inspect.signature(self.data)
+            except (TypeError, ValueError):
+                raise DataError(f"{form.argument}= is {self.data!r}, which is no data and no function.") from None
             positional = [
                 parameter
-                for parameter in inspect.signature(self.data).parameters.values()
+                for parameter in signature.parameters.values()
                 if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
             ]
             data = self.data(*form.creator_arguments[: len(positional)])

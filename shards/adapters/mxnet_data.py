@@ -19,7 +19,7 @@ class MXNetAdapter(BatchesAdapter):
             for base in type(data).__mro__
         )
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self, rows: int | None = None) -> Iterator[Any]:
         return batches(self.data)
 
     def pairs_are_labelled(self, several_inputs: bool) -> bool:

@@ -67,8 +67,9 @@ def _first(adapters: tuple[type[Adapter], ...], data: object) -> type[Adapter] |
 
 
 def check_extras(adapter: Adapter, form: Form) -> None:
-    """Raise if labels or weights stand beside data that brings its own."""
+    """Raise if labels or weights stand beside data that brings its own, or columns are named where there are none."""
     kind = type(adapter.data).__name__
+    check_names(adapter, form.argument, feature_cols=form.feature_cols, label_cols=form.label_cols)
     if form.labels is not None and not adapter.takes_labels:
         raise DataError(f"{form.argument}= is a {kind}: its labels are part of it, not y=.")
     if form.weights is not None and form.weight_col is None and not adapter.takes_weights:
@@ -76,3 +77,16 @@ def check_extras(adapter: Adapter, form: Form) -> None:
             f"sample_weight= is a {type(form.weights).__name__}, but {form.argument}= is a {kind}: "
             'give the name of a column, or put the weights into the data as the entry "w" beside "x" and "y".'
         )
+
+
+def check_names(adapter: Adapter, argument: str, **names: Any) -> None:
+    """Raise if an argument names columns of data that has none."""
+    data = adapter.data
+    if adapter.takes_columns or (isinstance(data, dict) and names.get("feature_cols") is not None):
+        return
+    for name, value in names.items():
+        if value is not None:
+            raise ArgumentError(
+                f"{name}={value!r}: {argument}= is a {type(data).__name__} without named columns, so that {name}= "
+                "would be ignored. Leave it out, or give a DataFrame, a table or XShards of them."
+            )

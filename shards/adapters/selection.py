@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from orca.errors import ColumnError, DataError, suggest
+from orca.errors import ColumnError, listed, suggest
 from orca.shards.adapters.base import Form
-from orca.shards.columns import Columns, assemble, features_and_labels, flat
-from orca.shards.tree import Tree, kind_of, take_rows, tree_map
+from orca.shards.columns import Columns, assemble, check_single, features_and_labels, flat
+from orca.shards.tree import Tree, as_arrays, kind_of, take_rows, tree_map
 
 
 def choose(columns: list[str], form: Form) -> Form:
@@ -22,9 +21,10 @@ def choose(columns: list[str], form: Form) -> Form:
     if labels is None and "label" in columns and form.need_labels:
         labels = ["label"]
     if features is None or (form.need_labels and labels is None):
-        missing = "feature_cols=" if features is None else "label_cols="
+        argument, default = ("feature_cols", "features") if features is None else ("label_cols", "label")
         raise ColumnError(
-            f"{form.argument}= has named columns: choose some with {missing}. Columns: {', '.join(columns)}."
+            f"{form.argument}= has named columns: choose some with {argument}=. Without it the column {default!r} is "
+            f"used, which does not exist. Columns: {listed(columns)}."
         )
     chosen = replace(form, feature_cols=features, label_cols=labels)
     check_columns(chosen, columns)
@@ -38,9 +38,10 @@ def check_columns(form: Form, columns: Sequence[str]) -> None:
         for name in flat(names):
             if name not in columns:
                 raise ColumnError(
-                    f"{argument}={name!r} is not in {form.argument}=. Columns: {', '.join(columns)}."
+                    f"{argument}={name!r} is not in {form.argument}=. Columns: {listed(columns)}."
                     + suggest(name, columns)
                 )
+            check_single(name, columns, argument, f"{form.argument}=")
 
 
 def needed(form: Form) -> list[str]:
@@ -52,17 +53,8 @@ def to_arrays(table: Tree, form: Form) -> Tree:
     """Return the chosen columns of a frame, a table or a dict as {"x", "y", "w"}."""
     arrays = features_and_labels(table, form.feature_cols, form.label_cols, form.together, form.weight_col)
     if form.weights is not None and form.weight_col is None:
-        arrays["w"] = np.asarray(form.weights)
-        check_weights(arrays["w"])
+        arrays["w"] = np.asarray(as_arrays(form.weights, "sample_weight="))
     return arrays
-
-
-def check_weights(weights: Any) -> None:
-    """Raise unless the weights are one number per row, and not all zero."""
-    if weights is not None and np.size(weights) != len(weights):
-        raise DataError(f"sample_weight= has shape {np.shape(weights)}; expected one number per row.")
-    if weights is not None and len(weights) and not np.any(weights):
-        raise DataError("sample_weight= is zero for every row, so there is nothing to learn from.")
 
 
 def column_names(shard: Tree) -> list[str] | None:
@@ -76,7 +68,7 @@ def column_names(shard: Tree) -> list[str] | None:
 def describe_data(data: object) -> str:
     """Describe data in a few words, for messages."""
     if isinstance(data, dict):
-        return f"a dict with the keys {sorted(map(str, data))}"
+        return f"a dict with the keys {listed(sorted(map(str, data)))}"
     if isinstance(data, tuple | list):
         return f"a {type(data).__name__} of {len(data)}"
     shape = getattr(data, "shape", None)

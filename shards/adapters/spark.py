@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from orca.shards.adapters.base import Adapter, Feedable, Form, Place, Prediction
+from orca.shards.adapters.base import Adapter, Checks, Feedable, Form, Place, Prediction
+from orca.shards.adapters.checking import refuse
 from orca.shards.adapters.selection import FirstRows, choose, needed, to_arrays
+from orca.shards.column_types import Problems, spark_problems
 from orca.shards.columns import flat
 from orca.shards.tree import Tree
 from orca.shards.xshards import XShards
@@ -29,10 +33,18 @@ class SparkAdapter(Adapter):
     def columns(self) -> list[str]:
         return list(self.data.columns)
 
+    def problems(self, names: Iterable[str]) -> Problems:
+        wanted = set(names)
+        fields = [field for field in self.data.schema.fields if field.name in wanted]
+        return spark_problems({field.name: field.dataType.simpleString() for field in fields})
+
     def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:
         from orca.shards.engines.spark_frames import pack_frame
 
         chosen = choose(self.columns(), form)
+        refuse(self.problems(needed(chosen)), chosen)
+        # The form travels to Spark's tasks; what it checks with is for this process.
+        chosen = replace(chosen, checks=Checks())
         if engine.name == "spark":
             # Straight from Arrow to arrays, in pieces, so that no process ever holds a whole partition.
             return pack_frame(self.data, needed(chosen), lambda table: to_arrays(table, chosen), CHUNK_BYTES)

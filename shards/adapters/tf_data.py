@@ -13,6 +13,9 @@ _KEEP = ("prefetch", "options", "repeat", "take", "skip", "cache", "shuffle", "f
 """Words in the names of steps after which an element is still what it was before."""
 
 
+_UNKNOWN_CARDINALITY = -2
+
+
 class TensorFlowAdapter(BatchesAdapter):
     """A tf.data.Dataset."""
 
@@ -22,14 +25,19 @@ class TensorFlowAdapter(BatchesAdapter):
             base.__module__.startswith("tensorflow") and base.__name__ == "DatasetV2" for base in type(data).__mro__
         )
 
-    def batches(self) -> Iterator[Any]:
-        return batches(self.data)
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        # A dataset of a generator, or behind a filter, does not know its length.
+        self.ends = int(data.cardinality()) != _UNKNOWN_CARDINALITY
+
+    def batches(self, rows: int | None = None) -> Iterator[Any]:
+        return batches(self.data, rows)
 
     def pairs_are_labelled(self, several_inputs: bool) -> bool:
         return True
 
 
-def batches(dataset: Any) -> Iterator[Any]:
+def batches(dataset: Any, rows: int | None = None) -> Iterator[Any]:
     """Yield the dataset's rows as batches of arrays; a dataset that is batched already keeps its own batches."""
     import tensorflow as tf
 
@@ -39,7 +47,7 @@ def batches(dataset: Any) -> Iterator[Any]:
             "all rows again; steps_per_epoch= cuts an epoch short."
         )
     if not is_batched(dataset):
-        dataset = dataset.batch(FETCH_ROWS)
+        dataset = dataset.batch(min(FETCH_ROWS, rows or FETCH_ROWS))
     yield from dataset.as_numpy_iterator()
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from orca.errors import DataError
+from orca.shards.adapters.base import Feedable, Form, Place
 from orca.shards.adapters.batches import BatchesAdapter
+from orca.shards.adapters.torch_loading import Loading, TorchSource, as_array
+from orca.shards.on_rank import SentSource
 from orca.shards.tree import tree_map
+from orca.shards.xshards import XShards
+
+if TYPE_CHECKING:
+    from orca.shards.engines.base import Engine
 
 FETCH_ROWS = 1024
 
@@ -20,6 +25,7 @@ class TorchAdapter(BatchesAdapter):
     def __init__(self, data: Any) -> None:
         super().__init__(data)
         self.batch_size = getattr(data, "batch_size", None)
+        self.ends = not _is_stream(data)
 
     @staticmethod
     def accepts(data: object) -> bool:
@@ -28,14 +34,74 @@ class TorchAdapter(BatchesAdapter):
             for base in type(data).__mro__
         )
 
-    def batches(self) -> Iterator[Any]:
-        return batches(self.data)
+    def batches(self, rows: int | None = None) -> Iterator[Any]:
+        return batches(self.data, rows)
+
+    def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:  # type: ignore[override]
+        source = rank_source(self.data, form)
+        if source is None:
+            return super().shards(form, engine, parts)
+        if form.weight_col is not None:
+            raise DataError(f"sample_weight={form.weight_col!r}: a dataset has no columns to take it from.")
+        if not len(source):
+            raise DataError(f"{form.argument}= gave no rows.")
+        return SentSource(XShards(engine, engine.put([source])))
+
+    def _on_engine(self, form: Form, place: Place) -> XShards:
+        # A prediction needs each row once, in order: it is read here.
+        if self._stored is None:
+            self._stored = BatchesAdapter.shards(self, form, place.engine, place.parts)
+        return self._stored
 
     def pairs_are_labelled(self, several_inputs: bool) -> bool:
         return not several_inputs
 
 
-def batches(source: Any) -> Iterator[Any]:
+def rank_source(data: Any, form: Form) -> TorchSource | None:
+    """Return the rows of a map-style Dataset as a source of the ranks; None if they are read here.
+
+    Those of a TensorDataset are arrays already, and those of an IterableDataset have no numbers.
+    """
+    from torch.utils.data import (
+        BatchSampler,
+        DataLoader,
+        IterableDataset,
+        RandomSampler,
+        SequentialSampler,
+        TensorDataset,
+        default_collate,
+    )
+
+    loads = isinstance(data, DataLoader)
+    dataset = data.dataset if loads else data
+    if isinstance(dataset, IterableDataset) or type(dataset) is TensorDataset:
+        return None
+    if not loads:
+        return TorchSource(dataset, Loading(default_collate), form)
+    groups = data.batch_sampler
+    if groups is None:  # the dataset yields batches
+        return None
+    if type(groups) is not BatchSampler:
+        _check_order(data)
+    loading = Loading(data.collate_fn, data.num_workers, data.prefetch_factor, data.worker_init_fn, data.timeout)
+    plain = type(groups.sampler) in (SequentialSampler, RandomSampler) and len(groups.sampler) == len(dataset)
+    plain = plain and not getattr(groups.sampler, "replacement", False)
+    return TorchSource(dataset, loading, form, None if plain else groups.sampler)
+
+
+def _is_stream(source: Any) -> bool:
+    """Whether this is an IterableDataset, or loads one, that does not tell its length."""
+    dataset = getattr(source, "dataset", source)
+    if not any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__):
+        return False
+    try:
+        len(dataset)
+    except (TypeError, NotImplementedError):
+        return True
+    return False
+
+
+def batches(source: Any, rows: int | None = None) -> Iterator[Any]:
     """Yield the source's rows as batches of arrays, in order and without its own shuffling."""
     from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
@@ -47,16 +113,16 @@ def batches(source: Any) -> Iterator[Any]:
     # A subclass may change rows as they are fetched.
     if type(dataset) is TensorDataset and collate in (default_collate, default_convert):
         # Already columns: rows need not be taken apart and joined again.
-        yield tuple(tensor.detach().cpu().numpy() for tensor in dataset.tensors)
+        yield tuple(as_array(tensor) for tensor in dataset.tensors)
         return
     if loads and isinstance(dataset, IterableDataset):
         loader = source
     else:
         # With batch_size=None the data set yields batches already.
-        size = None if loads and source.batch_sampler is None else FETCH_ROWS
+        size = None if loads and source.batch_sampler is None else min(FETCH_ROWS, rows or FETCH_ROWS)
         loader = DataLoader(dataset, batch_size=size, shuffle=False, collate_fn=collate)
     for batch in loader:
-        yield tree_map(_array, batch)
+        yield tree_map(as_array, batch)
 
 
 def _check_order(loader: Any) -> None:
@@ -73,12 +139,3 @@ def _check_order(loader: Any) -> None:
             f"The DataLoader has a {type(sampler).__name__}{' with replacement' if repeats else ''}, which Orca would "
             "ignore: Orca shuffles by itself. Give the rows you want as a torch.utils.data.Subset."
         )
-
-
-def _array(leaf: Any) -> Any:
-    if hasattr(leaf, "detach"):
-        return leaf.detach().cpu().numpy()
-    array = np.asarray(leaf)
-    if array.dtype == object:
-        raise DataError(f"The dataset yields a {type(leaf).__name__}; expected tensors, arrays or numbers.")
-    return array

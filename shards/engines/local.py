@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from orca.core.pickling import check_picklable
+from orca.errors import NotPicklableError
 from orca.shards import store
 from orca.shards.engines.base import Engine, Join, Result, Shard, Split, Step
 from orca.shards.packing import write_file
@@ -40,7 +42,7 @@ class LocalEngine(Engine):
         return [store.keep(shard) for shard in shards]
 
     def map(self, parts: list[store.FileShard], step: Step) -> list[store.FileShard]:
-        return self._make(lambda index: step(index, parts[index].load()), len(parts))
+        return self._make(lambda index: step(index, parts[index].load()), len(parts), step)
 
     def zip(self, left: list[store.FileShard], right: list[store.FileShard]) -> list[store.FileShard]:
         return self._make(lambda index: (left[index].load(), right[index].load()), len(left))
@@ -48,7 +50,7 @@ class LocalEngine(Engine):
     def shuffle(self, parts: list[store.FileShard], split: Split, join: Join, count: int) -> list[store.FileShard]:
         # The pieces of one shard are written to one file; reading piece j touches only the pages of that piece.
         pieces = self.map(parts, split)
-        return self._make(lambda index: join(index, [piece.load()[index] for piece in pieces]), count)
+        return self._make(lambda index: join(index, [piece.load()[index] for piece in pieces]), count, join)
 
     def gather(self, parts: list[store.FileShard]) -> list[Shard]:
         return [part.load() for part in parts]
@@ -69,14 +71,17 @@ class LocalEngine(Engine):
         for part in parts:
             part.free()
 
-    def _make(self, work: Work, count: int) -> list[store.FileShard]:
+    def _make(self, work: Work, count: int, fn: object = None) -> list[store.FileShard]:
+        """Compute new shards; `fn` is what users have a part in, for errors."""
         if count == 0:
             return []
         folder = tempfile.mkdtemp(dir=store.folder())
         try:
             shares = self._gang(min(self._cores, count)).call(_make_share, work, count, folder)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, NotPicklableError):
+                check_picklable(fn=fn)
             raise
         files = sorted((entry for share in shares for entry in share), key=lambda entry: entry[0])
         return [store.FileShard(path, rows) for _, path, rows in files]

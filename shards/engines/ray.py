@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
+from orca.core.pickling import pickled
+from orca.errors import TransformError
 from orca.shards.engines.base import Engine, Join, Result, Shard, Split, Step
+from orca.shards.transform_errors import step_error
 from orca.shards.tree import length_of
 
 _RETRIES = 3
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What a task returns if its function raises: Ray would print an error that nobody fetches from the store."""
+
+    error: TransformError
+    worker_traceback: str
+
+
+def _unless_failed(value: Any) -> Any:
+    """Return what a task has computed, or raise what it raised."""
+    if isinstance(value, Failed):
+        raise value.error from RuntimeError(f"on a Ray worker:\n{value.worker_traceback}")
+    return value
+
+
+def _tried(work: Callable[[], Any], index: int, inputs: Sequence[Any]) -> Any:
+    """Return the result of `work`; if it, or what made one of its inputs, has failed, return that instead."""
+    for one in inputs:
+        if isinstance(one, Failed):
+            return one
+    try:
+        return work()
+    except Exception as error:
+        failure = error if isinstance(error, TransformError) else step_error(index, error)
+        return Failed(failure, traceback.format_exc())
 
 
 @dataclass(frozen=True)
@@ -26,10 +57,7 @@ class RayShard:
 
     @property
     def rows(self) -> int:
-        import ray
-
-        count = self.counted()
-        return count if isinstance(count, int) else int(ray.get(count))
+        return row_counts([self])[0]
 
     def counted(self) -> Any:
         """Return the number of rows, or a reference to it."""
@@ -37,35 +65,51 @@ class RayShard:
 
         if self.row_ref is not None:
             return self.row_ref
-        return ray.remote(length_of).options(num_cpus=0, max_retries=_RETRIES).remote(self.ref)
+        return ray.remote(_count).options(num_cpus=0, max_retries=_RETRIES).remote(self.ref)
 
     def load(self) -> Shard:
         import ray
 
-        return ray.get(self.ref)
+        return _unless_failed(ray.get(self.ref))
 
 
-def _step(blob: bytes, index: int, shard: Shard) -> tuple[Shard, int]:
-    result = cloudpickle.loads(blob)(index, shard)
-    return result, length_of(result)
+def row_counts(parts: Sequence[RayShard]) -> list[int]:
+    """Return the number of rows of each shard, once it is computed."""
+    import ray
+
+    counts = [part.counted() for part in parts]
+    fetched = iter(ray.get([count for count in counts if not isinstance(count, int)]))
+    return [count if isinstance(count, int) else int(_unless_failed(next(fetched))) for count in counts]
 
 
-def _split(blob: bytes, index: int, shard: Shard) -> Any:
-    pieces = cloudpickle.loads(blob)(index, shard)
-    return pieces[0] if len(pieces) == 1 else tuple(pieces)
+def _count(shard: Shard) -> int | Failed:
+    return shard if isinstance(shard, Failed) else length_of(shard)
 
 
-def _join(blob: bytes, index: int, *pieces: Shard) -> tuple[Shard, int]:
-    result = cloudpickle.loads(blob)(index, list(pieces))
-    return result, length_of(result)
+def _step(blob: bytes, index: int, shard: Shard) -> tuple[Shard, int | Failed]:
+    result = _tried(lambda: cloudpickle.loads(blob)(index, shard), index, [shard])
+    return result, _count(result)
 
 
-def _pair(left: Shard, right: Shard) -> tuple[Shard, int]:
-    return (left, right), length_of((left, right))
+def _split(blob: bytes, index: int, count: int, shard: Shard) -> Any:
+    pieces = _tried(lambda: cloudpickle.loads(blob)(index, shard), index, [shard])
+    if isinstance(pieces, Failed):
+        pieces = [pieces] * count
+    return pieces[0] if count == 1 else tuple(pieces)
+
+
+def _join(blob: bytes, index: int, *pieces: Shard) -> tuple[Shard, int | Failed]:
+    result = _tried(lambda: cloudpickle.loads(blob)(index, list(pieces)), index, pieces)
+    return result, _count(result)
+
+
+def _pair(left: Shard, right: Shard) -> tuple[Shard, int | Failed]:
+    result = _tried(lambda: (left, right), 0, [left, right])
+    return result, _count(result)
 
 
 def _call(blob: bytes, shard: Shard) -> Any:
-    return cloudpickle.loads(blob)(shard)
+    return shard if isinstance(shard, Failed) else cloudpickle.loads(blob)(shard)
 
 
 class RayEngine(Engine):
@@ -92,7 +136,7 @@ class RayEngine(Engine):
 
     def shuffle(self, parts: list[RayShard], split: Split, join: Join, count: int) -> list[RayShard]:
         splitting, blob = self._task(_split, count), self._ship(split)
-        pieces = [splitting.remote(blob, index, part.ref) for index, part in enumerate(parts)]
+        pieces = [splitting.remote(blob, index, count, part.ref) for index, part in enumerate(parts)]
         columns = [pieces] if count == 1 else list(zip(*pieces, strict=True))
         joining, blob = self._task(_join, 2), self._ship(join)
         return [RayShard(*joining.remote(blob, index, *column)) for index, column in enumerate(columns)]
@@ -100,7 +144,7 @@ class RayEngine(Engine):
     def gather(self, parts: list[RayShard]) -> list[Shard]:
         import ray
 
-        return list(ray.get([part.ref for part in parts]))
+        return [_unless_failed(shard) for shard in ray.get([part.ref for part in parts])]
 
     def take(self, parts: list[RayShard], count: int) -> list[Shard]:
         return self.gather(parts[:count])
@@ -109,18 +153,18 @@ class RayEngine(Engine):
         import ray
 
         task = ray.remote(_call).options(num_cpus=0, max_retries=_RETRIES)
-        result: Result = ray.get(task.remote(cloudpickle.dumps(fn), parts[0].ref))
+        result: Result = _unless_failed(ray.get(task.remote(pickled(fn, "fn"), parts[0].ref)))
         return result
 
     def rows(self, parts: list[RayShard]) -> list[int]:
-        import ray
-
-        counts = [part.counted() for part in parts]
-        fetched = iter(ray.get([count for count in counts if not isinstance(count, int)]))
-        return [count if isinstance(count, int) else int(next(fetched)) for count in counts]
+        return row_counts(parts)
 
     def count(self, parts: list[RayShard]) -> int:
         return len(parts)
+
+    def handles(self, parts: list[RayShard]) -> list[RayShard]:
+        # Ranks open only the shards whose rows they need, so they must know how many rows each has.
+        return [RayShard(part.ref, rows) for part, rows in zip(parts, self.rows(parts), strict=True)]
 
     def free(self, parts: list[RayShard]) -> None:
         parts.clear()
@@ -137,4 +181,4 @@ class RayEngine(Engine):
         import ray
 
         # Pickled once and shared by all tasks; a closure may carry a whole model.
-        return ray.put(cloudpickle.dumps(function))
+        return ray.put(pickled(function, "fn"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import cloudpickle
 
+from orca.core.pickling import pickled
 from orca.errors import ResourceError
 from orca.shards.engines.base import Engine, Join, Parts, Result, Shard, Split, Step
 from orca.shards.engines.spark_frames import PackedRecords
@@ -84,8 +85,9 @@ class SparkEngine(Engine):
             return [unpack(record) for record in parts.take(count)]
 
     def inspect(self, parts: Parts, fn: Callable[[Shard], Result]) -> Result:
+        blob = pickled(fn, "fn")
         with _alive():
-            result: Result = parts.map(lambda record: fn(unpack(record))).first()
+            result: Result = parts.map(lambda record: cloudpickle.loads(blob)(unpack(record))).first()
         return result
 
     def rows(self, parts: Parts) -> list[int]:
@@ -115,4 +117,4 @@ class SparkEngine(Engine):
 
     def _ship(self, function: Callable[..., Any]) -> Any:
         # A broadcast travels once per executor, the closure of a task once per task.
-        return self._session.sparkContext.broadcast(cloudpickle.dumps(function))
+        return self._session.sparkContext.broadcast(pickled(function, "fn"))

@@ -7,17 +7,20 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from orca.errors import ColumnError, DataError, suggest
+from orca.errors import ColumnError, DataError, OrcaError, TransformError, suggest
 from orca.shards.engines.spark_arrays import kinds_of, plain_column, sent
+from orca.shards.engines.spark_reporting import reporting
 from orca.shards.feed import InMemory
-from orca.shards.packing import pack, read_file, unpack
-from orca.shards.tree import take_rows, tree_map
+from orca.shards.packing import pack, pieces, read_file, unpack
+from orca.shards.transform_errors import step_error
+from orca.shards.tree import join_rows, kind_of, take_rows, tree_map
 
 FED = "target int, source string, place long, shard binary"
 """What travels to the ranks: the rank that receives it first, the source's name, its place there, the shard."""
@@ -70,9 +73,11 @@ def add_columns(
         sample = first_rows(frame, inputs, 1)
         if not sample.num_rows:
             raise DataError("The DataFrame has no rows, so that the form of its predictions cannot be known.")
-        like = next(compute(iter([sample])))
+        with reported():
+            like = next(compute(iter([sample])))
     made = from_arrow_schema(like.schema)
     schema = to_arrow_schema(made)
+    frame = _by_rows(frame)
     columns, received = sent(frame, inputs)
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
@@ -90,12 +95,13 @@ def add_columns(
                 rows.popleft()
                 yield _one_column(schema.empty_table(), schema)
 
-        for result in compute(tables()):
-            _keep_out_of_collections()
+        with reported():
+            for result in compute(tables()):
+                _keep_out_of_collections()
+                yield from empty()
+                rows.popleft()
+                yield _one_column(result.cast(schema), schema)
             yield from empty()
-            rows.popleft()
-            yield _one_column(result.cast(schema), schema)
-        yield from empty()
 
     # A new name, so that columns of the frame called like an output can make way for it.
     place = "orca outputs"
@@ -110,7 +116,36 @@ def add_columns(
         for field in made.fields
     ]
     others = [functions.col(f"`{name}`") for name in frame.columns if name not in set(made.names)]
-    return found.select(*others, *outputs)
+    return reporting(found.select(*others, *outputs))
+
+
+def _by_rows(frame: Any) -> Any:
+    """The same frame; one with types of users, such as ML vectors, is read row by row.
+
+    Spark passes the columns of a file to Python in batches of columns, which cannot hold such types: it would fail.
+    """
+    from pyspark.sql import functions
+
+    if '"udt"' not in frame.schema.json():
+        return frame
+    # True for every row; but Spark does not know, and evaluates it row by row.
+    return frame.filter(functions.spark_partition_id() >= 0)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raise what a model raises as a `TransformError` with the number of Spark's partition, or 0 in this process."""
+    from pyspark import TaskContext
+
+    try:
+        yield
+    except TransformError:
+        raise
+    except Exception as error:
+        task = TaskContext.get()
+        if task is None and isinstance(error, OrcaError):
+            raise
+        raise step_error(0 if task is None else task.partitionId(), error) from error
 
 
 @cache
@@ -179,9 +214,24 @@ def _tables(tables: Iterator[Any], schema: Any, chunk_bytes: int | None) -> Iter
         yield pa.concat_tables(held) if held else schema.empty_table()
 
 
-def open_packed(path: str) -> InMemory:
-    """Map a file that holds one packed shard."""
-    return InMemory(read_file(path))
+class PackedFiles:
+    """Files that hold one packed shard each."""
+
+    def open(self, path: str) -> InMemory:
+        """Map a file."""
+        return InMemory(read_file(path))
+
+    def cut(self, path: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
+        """Yield some rows of a file as a packed shard, in pieces."""
+        return pieces(tree_map(np.ascontiguousarray, take_rows(read_file(path), start, stop)))
+
+
+def _partitions(frame: Any) -> int | None:
+    """Return the number of a DataFrame's partitions; None if Spark decides that only while it computes them."""
+    query = frame._jdf.queryExecution()
+    if "Exchange" in query.executedPlan().toString():
+        return None
+    return int(query.toRdd().getNumPartitions())
 
 
 @dataclass(frozen=True)
@@ -189,15 +239,18 @@ class PackedFrame:
     """Packed shards as the binary column "shard" of a DataFrame, on their way to the ranks."""
 
     rows: Any
-    open_file = staticmethod(open_packed)
+    files = PackedFiles()
 
-    def frame(self, name: str, world: int) -> Any:
-        """Return the shards as rows (target, source, place, shard) for a barrier stage of `world` ranks."""
+    def frame(self, name: str, readers: int) -> Any:
+        """Return the shards as rows (target, source, place, shard), for the first `readers` ranks."""
         from pyspark.sql import functions
 
         place = functions.monotonically_increasing_id()
+        count = _partitions(self.rows)
+        # Consecutive partitions go to one rank: ranks need consecutive rows.
+        target = place % readers if count is None else functions.spark_partition_id() * readers / count
         return self.rows.select(
-            (place % world).cast("int").alias("target"),
+            target.cast("int").alias("target"),
             functions.lit(name).alias("source"),
             place.alias("place"),
             "shard",
@@ -216,14 +269,16 @@ class PackedRecords:
     """Packed shards as the records of an RDD."""
 
     records: Any
-    open_file = staticmethod(open_packed)
+    files = PackedFiles()
 
-    def frame(self, name: str, world: int) -> Any:
-        """Return the shards as rows (target, source, place, shard) for a barrier stage of `world` ranks."""
+    def frame(self, name: str, readers: int) -> Any:
+        """Return the shards as rows (target, source, place, shard), for the first `readers` ranks."""
+        count = self.records.getNumPartitions()
 
         def tagged(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, str, int, bytearray]]:
             for place, record in enumerate(records):
-                yield (index + place) % world, name, (index << _PLACE_BITS) + place, bytearray(record)
+                # Consecutive partitions go to one rank: ranks need consecutive rows.
+                yield index * readers // count, name, (index << _PLACE_BITS) + place, bytearray(record)
 
         return _session().createDataFrame(self.records.mapPartitionsWithIndex(tagged), FED)
 
@@ -257,14 +312,16 @@ def parts_to_frame(parts: Any, schema: Any) -> Any:
 
 
 def rdd_to_parts(rdd: Any) -> Any:
-    """An RDD of packed shards: the records of a partition, stacked."""
+    """An RDD of packed shards: the records of a partition, stacked; frames and tables are joined."""
 
     def stacked(records: Iterator[Any]) -> Iterator[bytes]:
         found = list(records)
-        if found:
-            yield pack(tree_map(lambda *values: np.stack(values), *found))
-        else:
+        if not found:
             yield pack(None)
+        elif kind_of(found[0]) in ("frame", "table"):
+            yield pack(join_rows(found))
+        else:
+            yield pack(tree_map(lambda *values: np.stack(values), *found))
 
     packed = rdd.mapPartitions(stacked)
     empty = pack(None)

@@ -65,9 +65,10 @@ def read_csv(
     >>> folder.cleanup()
     """
     storage = pandas_options.pop("storage_options", None)
+    count = checked_count(num_shards)
     options = checked(usecols, dtype, names, parse_dates, index_col, header, sep, pandas_options)
     files = listing(paths, storage)
-    groups = _plan(files, options, checked_count(num_shards), active().cores)
+    groups = _plan(files, options, count, active().cores)
     labels = [group[0].file.label for group in groups]
     with own_errors():
         shards, shard_schemas = _read_with_schemas(groups, options)
@@ -76,7 +77,7 @@ def read_csv(
             # Some ranges of a column looked like numbers; read as a whole, the column would have been text.
             groups = [[replace(p, text=disputed.get(p.file.url, ())) for p in group] for group in groups]
             shards, shard_schemas = _read_with_schemas(groups, options)
-        return with_shard_count(unify_dtypes(shards, shard_schemas, labels, **WORDS), num_shards)
+        return with_shard_count(unify_dtypes(shards, shard_schemas, labels, **WORDS), count)
 
 
 def _read_with_schemas(groups: list[list[Piece]], options: CsvOptions) -> tuple[XShards, list[schemas.Schema]]:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from orca.errors import ArgumentError, ColumnError, suggest
+from orca.errors import ArgumentError, ColumnError, DataError, suggest
 from orca.shards.frames import pandas
+from orca.shards.readers.csv_forms import check_forms
 from orca.shards.readers.reading import check_options
 
 _REFUSED = ("filepath_or_buffer", "chunksize", "iterator", "dtype_backend")
@@ -49,6 +50,32 @@ class CsvOptions:
         """Whether the files begin with a header."""
         return self.header == 0 or (self.header == "infer" and self.names is None)
 
+    @property
+    def positions(self) -> list[int] | None:
+        """The columns that `names` stands for, if there is one name for each position in `usecols`."""
+        if self.names is None or not isinstance(self.usecols, list) or len(self.usecols) != len(self.names):
+            return None
+        if not all(isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0 for entry in self.usecols):
+            return None
+        return sorted(self.usecols) if len(set(self.usecols)) == len(self.usecols) else None
+
+    def names_of(self, columns: Sequence[Any], label: str) -> list[Any]:
+        """Return the names of a file's columns, which `names` may replace, all of them or those in `usecols`."""
+        if self.names is None or len(self.names) == len(columns):
+            return list(columns if self.names is None else self.names)
+        if self.positions is not None and self.positions[-1] < len(columns):
+            # Columns that are not read need names of their own, which no column that is read may have.
+            renamed: list[Any] = [f"(column {position})" for position in range(len(columns))]
+            for position, name in zip(self.positions, self.names, strict=True):
+                renamed[position] = name
+            return renamed
+        if self.headed:
+            raise DataError(
+                f"{label} has {len(columns)} columns, names= has {len(self.names)}. Give a name for each column, or "
+                "usecols= with one position for each name."
+            )
+        return list(self.names)
+
 
 def checked(
     usecols: Any, dtype: Any, names: Any, parse_dates: Any, index_col: Any, header: Any, sep: Any, more: dict[str, Any]
@@ -56,6 +83,7 @@ def checked(
     """Check the arguments of read_csv."""
     more = dict(more)
     check_options(more, pandas().read_csv, _REFUSED)
+    check_forms(usecols, dtype, names, parse_dates, index_col, header, sep)
     if names is not None and len(set(names)) != len(list(names)):
         raise ArgumentError(f"names={list(names)!r} contains a name twice.")
     if isinstance(dtype, defaultdict):

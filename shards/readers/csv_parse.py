@@ -80,20 +80,20 @@ def header(data: Any, options: CsvOptions, label: str) -> tuple[list[Any], int]:
         text = bytes(data[start:end]).decode()
     except UnicodeDecodeError as error:
         raise faults.undecodable(label, data, start) from error
-    head = None if not options.headed else 0
     fields = pandas().read_csv(io.StringIO(text), nrows=0, sep=options.sep, quotechar=options.quote, index_col=False)
-    columns = list(range(len(fields.columns))) if head is None else list(fields.columns)
-    names = columns if options.names is None else options.names
-    if head == 0 and len(names) != len(columns):
-        raise DataError(f"{label} has {len(columns)} columns, names= has {len(names)}.")
-    return names, begin if head is None else end
+    columns = list(fields.columns) if options.headed else list(range(len(fields.columns)))
+    return options.names_of(columns, label), end if options.headed else begin
 
 
 def _by_pyarrow(parser: _Parser, names: list[Any], piece: Piece, options: CsvOptions) -> Any:
     import pyarrow as pa
 
-    label = piece.file.label
-    columns = picked(names, options.usecols, "usecols", label)
+    label, positions = piece.file.label, options.positions
+    columns = (
+        picked(names, options.usecols, "usecols", label)
+        if positions is None or positions[-1] >= len(names)
+        else [names[position] for position in positions]
+    )
     dtypes = {name: dtype for name, dtype in dtypes_of(options, names, label).items() if name in columns}
     dtypes |= dict.fromkeys(piece.text, str)
     types = {str(name): arrow_type(dtype) for name, dtype in dtypes.items()}
@@ -228,9 +228,20 @@ class _Parser:
             ) from error
 
 
+def _engine(options: CsvOptions) -> dict[str, Any]:
+    """Return the reader of pandas to use, named: pandas would warn that it takes the slow one, or refuse."""
+    engine = options.more.get("engine")
+    if engine is None:
+        plain_sep = isinstance(options.sep, str) and (len(options.sep.encode()) == 1 or options.sep == r"\s+")
+        needs_python = not plain_sep or len(options.quote.encode()) != 1 or options.more.get("skipfooter")
+        engine = "python" if needs_python or callable(options.more.get("on_bad_lines")) else "c"
+    # In pieces, a column may get several types.
+    return {"engine": engine, "low_memory": False} if engine == "c" else {"engine": engine}
+
+
 def _by_pandas(piece: Piece, options: CsvOptions) -> Any:
     file, label = piece.file, piece.file.label
-    more = {"low_memory": False, **options.more} if options.more.get("engine") in (None, "c") else dict(options.more)
+    more = {**options.more, **_engine(options)}
     if not file.local and file.storage:
         more["storage_options"] = file.storage
     more |= {"names": options.names, "header": options.header, "sep": options.sep, "quotechar": options.quote}
@@ -238,11 +249,14 @@ def _by_pandas(piece: Piece, options: CsvOptions) -> Any:
         contents(file)
     try:
         head = {name: value for name, value in more.items() if name not in ("skipfooter", "nrows")}
-        names = list(pandas().read_csv(file.url, nrows=0, **head).columns)
-        columns = picked(names, options.usecols, "usecols", label)
+        if options.positions is not None:
+            names = columns = list(options.names or ())
+        else:
+            names = list(pandas().read_csv(file.url, nrows=0, **head).columns)
+            columns = picked(names, options.usecols, "usecols", label)
         dtypes = {name: dtype for name, dtype in dtypes_of(options, names, label).items() if name in columns}
         dtypes |= dict.fromkeys(picked(columns, options.dates, "parse_dates", label) if options.dates else [], str)
-        usecols = None if options.usecols is None else columns
+        usecols = None if options.usecols is None else options.positions or columns
         with warnings.catch_warnings():
             # Without an index column, pandas truncates rows that are longer than the header and only warns.
             warnings.filterwarnings("error", message="Length of header or names")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.arguments import check_count, check_flag, check_path, shown, wrong
 from orca.core.session import active
 from orca.errors import ArgumentError, DataError, MissingPackageError
 from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing, naming_file_in_errors
@@ -70,6 +71,8 @@ def read_images(
     (1, 2, 3, 3)
     >>> folder.cleanup()
     """
+    with_label = check_flag("with_label", with_label)
+    _check(size, mode, num_shards)
     files = listing(paths, storage_options, ENDINGS)
     names = [file.url.rpartition("/")[0].rpartition("/")[2] for file in files] if with_label else []
     return _read(files, names, size, mode, num_shards)
@@ -112,7 +115,8 @@ def read_image_folder(
     (('cat', 'dog'), [0, 1])
     >>> folder.cleanup()
     """
-    files = listing(path, storage_options, ENDINGS)
+    _check(size, mode, num_shards)
+    files = listing(check_path("path", path), storage_options, ENDINGS, argument="path")
     names = []
     for file in files:
         full = file.url.partition("://")[2] or file.url
@@ -125,8 +129,6 @@ def read_image_folder(
 
 
 def _read(files: list[File], names: list[str], size: Any, mode: str, num_shards: int | None) -> ImageShards:
-    if mode not in CHANNELS:
-        raise ArgumentError(f"mode={mode!r} is not supported. Use one of {', '.join(CHANNELS)}.")
     shape = _shape(size)
     classes = tuple(sorted(set(names)))
     number = {name: index for index, name in enumerate(classes)}
@@ -145,13 +147,23 @@ def _read(files: list[File], names: list[str], size: Any, mode: str, num_shards:
     return ImageShards(shards, classes)
 
 
+def _check(size: Any, mode: str, num_shards: int | None) -> None:
+    """Check arguments before any file is listed."""
+    if not isinstance(mode, str) or mode not in CHANNELS:
+        raise ArgumentError(f"mode={shown(mode)} is not supported. Use one of {', '.join(CHANNELS)}.")
+    _shape(size)
+    checked_count(num_shards)
+
+
 def _shape(size: Any) -> tuple[int, int] | None:
-    pair = (size, size) if isinstance(size, int) else size
-    if pair is None:
+    if size is None:
         return None
-    if len(pair) != 2 or any(not isinstance(side, int) or side < 1 for side in pair):
-        raise ArgumentError(f"size={size!r}: expected (height, width) in pixels.")
-    return pair[0], pair[1]
+    pair = size if isinstance(size, tuple | list) else (size, size)
+    try:
+        height, width = (check_count("size", side) for side in pair)
+    except ValueError:
+        raise wrong("size", size, "(height, width) in pixels") from None
+    return height, width
 
 
 def read_group(

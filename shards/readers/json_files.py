@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from orca.core.arguments import check_flag, optional
 from orca.core.session import active
 from orca.errors import DataError, OrcaError
 from orca.shards.frames import pandas
@@ -45,8 +46,9 @@ def read_json(paths: Paths, *, lines: bool | None = None, num_shards: int | None
     """
     storage = options.pop("storage_options", None)
     check_options(options, pandas().read_json, ("path_or_buf", "chunksize", "nrows", "dtype_backend"))
-    files = listing(paths, storage)
     count = checked_count(num_shards)
+    lines = optional(check_flag)("lines", lines)
+    files = listing(paths, storage)
     groups = grouped(files, min(count or len(files), len(files)))
     with own_errors():
         shards = read(groups, _read_group, lines, options, len(groups) < active().cores)

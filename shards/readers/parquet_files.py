@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from orca.core.arguments import shown, wrong
 from orca.core.session import active
 from orca.errors import ArgumentError, ColumnError, suggest
 from orca.shards.readers import schemas
@@ -58,8 +59,12 @@ def read_parquet(
     """
     if isinstance(columns, str):
         raise ArgumentError(f"columns={columns!r}: expected a list of names, for instance [{columns!r}].")
-    files = listing(paths, storage_options)
+    is_list = isinstance(columns, Collection) and len(columns) > 0
+    if columns is not None and not (is_list and all(isinstance(name, str) for name in columns)):
+        raise wrong("columns", columns, "a list of names")
+    _check_filters(filters)
     count = checked_count(num_shards)
+    files = listing(paths, storage_options)
     groups = grouped(files, min(count or len(files), len(files)))
     names = None if columns is None else list(columns)
     with own_errors():
@@ -96,6 +101,20 @@ def _read_file(file: File, columns: list[str] | None, filters: Any, threads: boo
         condition = None if filters is None else pq.filters_to_expression(filters)
         table = data.to_table(columns=columns, filter=condition, use_threads=threads)
         return table.to_pandas(split_blocks=True, self_destruct=True)
+
+
+def _check_filters(filters: Any) -> None:
+    """Raise if pyarrow does not understand the filters."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    if filters is None or isinstance(filters, pc.Expression):
+        return
+    try:
+        pq.filters_to_expression(filters)
+    except Exception as error:
+        expected = 'tuples such as [("x", ">", 0)]'
+        raise ArgumentError(f"filters={shown(filters)}: expected {expected} ({error}).") from error
 
 
 def _filtered(filters: Any) -> list[str]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orca.core.arguments import check_count, check_mapping, check_path, wrong
 from orca.errors import ArgumentError, DataError, OrcaError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -38,15 +39,22 @@ class File:
         return "://" not in self.url
 
 
-def listing(paths: Paths, storage: dict[str, Any] | None = None, endings: Sequence[str] = ()) -> list[File]:
+def listing(
+    paths: Paths, storage: dict[str, Any] | None = None, endings: Sequence[str] = (), argument: str = "paths"
+) -> list[File]:
     """List all files of `paths`; those of a folder or glob are sorted, those of a list keep its order.
 
     In a folder, hidden files and Spark's markers are skipped, and with `endings` all files with other endings.
     """
-    entries = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    expected = "a path, a folder, a glob, a URL, or a list of them"
+    if not isinstance(paths, str | bytes | os.PathLike | Sequence):
+        raise wrong(argument, paths, expected)
+    entries = [paths] if isinstance(paths, str | bytes | os.PathLike) else list(paths)
     if not entries:
-        raise ArgumentError("paths=[] is an empty list. Give at least one file, folder or glob.")
-    files = [file for entry in entries for file in _expand(os.fspath(entry), dict(storage or {}), tuple(endings))]
+        raise ArgumentError(f"{argument}=[] is an empty list. Give at least one file, folder or glob.")
+    options = {} if storage is None else dict(check_mapping("storage_options", storage))
+    names = [check_path(argument, entry, expected) for entry in entries]
+    files = [file for name in names for file in _expand(name, options, tuple(endings), argument)]
     shared = {name for name, count in Counter(_base(file.url) for file in files).items() if count > 1}
     return [replace(file, label=file.url if _base(file.url) in shared else _base(file.url)) for file in files]
 
@@ -55,10 +63,13 @@ def _base(url: str) -> str:
     return url.rstrip("/").rpartition("/")[2]
 
 
-def _expand(path: str, storage: dict[str, Any], endings: tuple[str, ...]) -> list[File]:
+def _expand(path: str, storage: dict[str, Any], endings: tuple[str, ...], argument: str) -> list[File]:
     import fsspec
 
-    files, target = fsspec.core.url_to_fs(path, **storage)
+    try:
+        files, target = fsspec.core.url_to_fs(path, **storage)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{argument}={path!r} cannot be opened with {storage=}: {error}") from error
     local = "file" in (files.protocol if isinstance(files.protocol, list | tuple) else [files.protocol])
 
     def entry(name: str, info: dict[str, Any], root: str) -> File:
@@ -78,17 +89,17 @@ def _expand(path: str, storage: dict[str, Any], endings: tuple[str, ...]) -> lis
             for folder in folders:
                 inside |= files.find(folder, detail=True)
             if not inside:
-                raise DataError(f"paths={path!r} matches no file.")
+                raise DataError(f"{argument}={path!r} matches no file.")
         else:
-            raise DataError(f"{path!r} does not exist.")
+            raise DataError(f"{argument}={path!r} does not exist.")
     except OrcaError:
         raise
     except Exception as error:
-        raise DataError(f"{path!r} cannot be listed: {type(error).__name__}: {error}") from error
+        raise DataError(f"{argument}={path!r} cannot be listed: {type(error).__name__}: {error}") from error
     names = [name for name in sorted(inside) if not _hidden(name[len(root) :]) and _ends(name, endings)]
     if not names:
         kind = f" that ends in {', '.join(endings[:6])}…" if endings else ""
-        raise DataError(f"{path!r} holds no data file{kind}.")
+        raise DataError(f"{argument}={path!r} holds no data file{kind}.")
     return [entry(name, inside[name], root) for name in names]
 
 
@@ -148,6 +159,4 @@ def grouped(files: Sequence[Any], count: int) -> list[list[Any]]:
 
 def checked_count(num_shards: int | None) -> int | None:
     """Return `num_shards` if it is None or an integer of at least 1, else raise."""
-    if num_shards is not None and (isinstance(num_shards, bool) or int(num_shards) != num_shards or num_shards < 1):
-        raise ArgumentError(f"num_shards={num_shards!r}: expected an integer of at least 1.")
-    return num_shards
+    return None if num_shards is None else check_count("num_shards", num_shards)

@@ -12,6 +12,7 @@ from orca.core.session import active
 from orca.errors import OrcaError, TransformError
 from orca.shards.engines.base import Shard
 from orca.shards.frames import Frame
+from orca.shards.operations import count_within
 from orca.shards.readers import schemas
 from orca.shards.xshards import XShards
 
@@ -63,7 +64,7 @@ def check_options(options: dict[str, Any], function: Callable[..., Any], refused
     accepted = [name for name in inspect.signature(function).parameters if name not in refused]
     for name in options:
         if name not in accepted:
-            raise errors.ArgumentError(
+            raise errors.UnknownArgumentError(
                 f"{function.__name__} has no option {name}= here.{errors.suggest(name, accepted)} "
                 f"It takes what pandas.{function.__name__} takes, except {', '.join(refused)}."
             )
@@ -73,4 +74,4 @@ def with_shard_count(shards: XShards, num_shards: int | None) -> XShards:
     """Repartition the shards if another number of them was requested."""
     if num_shards is None or shards.num_partitions() == num_shards:
         return shards
-    return shards.repartition(num_shards)
+    return shards.repartition(count_within("num_shards", num_shards, len(shards)))

@@ -74,9 +74,9 @@ def _schema_and_rows(file: File) -> tuple[Any, int]:
             with opened(file) as handle:
                 if _is_parquet(file):
                     parquet = pq.ParquetFile(handle)
-                    return parquet.schema_arrow, parquet.metadata.num_rows
+                    return _readable(parquet.schema_arrow), parquet.metadata.num_rows
                 reader = _csv(handle, types)
-                schema = reader.schema
+                schema = _readable(reader.schema)
                 try:
                     return schema, sum(batch.num_rows for batch in reader)
                 except pa.ArrowInvalid as error:
@@ -86,6 +86,12 @@ def _schema_and_rows(file: File) -> tuple[Any, int]:
                     if field is None or types.get(field.name) == pa.string():
                         raise
                     types = {**types, field.name: _wider(field.type)}
+
+
+def _readable(schema: Any) -> Any:
+    """Return the schema after reading the names of its columns, which raises if one of them is not UTF-8."""
+    assert len(schema.names) == len(schema)
+    return schema
 
 
 def _wider(kind: Any) -> Any:

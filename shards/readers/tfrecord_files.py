@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.core.arguments import check_mapping, shown
 from orca.errors import ArgumentError, ColumnError, DataError, MissingPackageError, suggest
 from orca.shards.engines.base import Shard
 from orca.shards.readers.paths import File, Paths, checked_count, grouped, listing
@@ -47,9 +48,9 @@ def read_tfrecord(
         DataError: If a file is missing or damaged, or does not match `features`. Names file and record.
         MissingPackageError: If TensorFlow is not installed.
     """
-    spec = None if features is None else {name: _feature(name, *entry) for name, entry in features.items()}
-    files = listing(paths, storage_options)
+    spec = None if features is None else _features(features)
     count = checked_count(num_shards)
+    files = listing(paths, storage_options)
     groups = grouped(files, min(count or len(files), len(files)))
     with own_errors():
         shards = read(groups, _read_group, spec)
@@ -72,6 +73,17 @@ def write_tfrecord(shards: XShards, path: str | os.PathLike[str]) -> None:
         DataError: If the folder holds other files, or a value cannot be written.
     """
     write_parts(shards, path, "tfrecord", _write)
+
+
+def _features(features: Mapping[str, tuple[Any, Any]]) -> dict[str, Feature]:
+    """Check the argument ``features=``."""
+    try:
+        return {name: _feature(name, *entry) for name, entry in check_mapping("features", features).items()}
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        expected = '{name: (dtype, shape)}, such as {"image": ("uint8", (28, 28))}'
+        raise ArgumentError(f"features={shown(features)}: expected {expected} ({error}).") from error
 
 
 def _feature(name: str, dtype: Any, shape: Any) -> Feature:

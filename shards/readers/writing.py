@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from orca.core.arguments import check_path
 from orca.errors import ArgumentError, DataError
 from orca.shards.readers.reading import own_errors
 from orca.shards.xshards import XShards
@@ -20,8 +21,8 @@ def write_parts(shards: XShards, path: str | os.PathLike[str], ending: str, writ
     import fsspec
 
     if not isinstance(shards, XShards):
-        raise ArgumentError(f"Expected XShards to write; received a {type(shards).__name__}. Use XShards.partition.")
-    url = os.fspath(path)
+        raise ArgumentError(f"shards= is a {type(shards).__name__}; expected XShards to write. Use XShards.partition.")
+    url = check_path("path", path, "the path of a folder")
     files, target = fsspec.core.url_to_fs(url)
     target = target.rstrip("/")
     if files.isfile(target):
