@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orca.backends.replica import Outcome, OwnMetrics, Replica, Seat, State, StepOptions, Tree
 from orca.callbacks import LRScheduler
+from orca.core.arguments import LARGEST
 from orca.errors import ArgumentError
 from orca.metrics import Metric, resolve
+from orca.shards.checks import Rules
 from orca.triggers import EveryEpoch, Trigger
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Inputs:
 
     count: int | None = None
     names: tuple[str, ...] = ()
+    most: int | None = None
+    """The largest number of inputs, if some are optional."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class Framework(ABC, Generic[SpecT]):
     """Whether models only predict; such models know the form of their inputs."""
     triples: bool = False
     """Whether a tuple of three arrays means features, labels and row weights in this framework."""
+    largest_seed: int = LARGEST
+    """The largest seed that the framework accepts."""
     class_axis: int = -1
     """The axis of an output that holds the classes, where its shape is ambiguous."""
 
@@ -125,6 +131,22 @@ class Framework(ABC, Generic[SpecT]):
     def inputs(self, spec: SpecT) -> Inputs:
         """Return what is known of the model's inputs."""
         return Inputs()
+
+    def inspected_inputs(self, spec: SpecT) -> Inputs:
+        """Return what is known of the inputs once the model was created, where only that can tell."""
+        return self.inputs(spec)
+
+    def output_count(self, spec: SpecT) -> int | None:
+        """Return the number of outputs, if it is known without creating the model."""
+        return None
+
+    def other_kinds(self, spec: SpecT) -> str:
+        """Return the kinds of numpy dtypes that features may have besides numbers, such as "U" for text."""
+        return ""
+
+    def label_rules(self, spec: SpecT) -> Rules:
+        """Return what the loss accepts as labels, as far as it is known without creating the model."""
+        return {}
 
     def needs_labels(self, spec: SpecT) -> bool:
         """Return whether training needs labels."""
@@ -171,7 +193,11 @@ class Framework(ABC, Generic[SpecT]):
         return None
 
     def check_features(self, spec: SpecT, features: Tree) -> None:
-        """Raise if the model does not accept such rows; called on the driver for inference-only models."""
+        """Raise if the model does not accept such features, by their shapes; called on the driver."""
+
+    def check_rows(self, spec: SpecT, rows: Mapping[str, Tree]) -> None:
+        """Raise if the model does not accept such rows {"x", "y"}, by their shapes; called on the driver."""
+        self.check_features(spec, rows["x"])
 
 
 class Backend(ABC, Generic[SpecT]):

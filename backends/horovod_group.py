@@ -26,24 +26,15 @@ def join(context: RankContext, hvd: Any) -> None:
     key = f"horovod {hvd.__name__}"
     if key in context.memory:
         return
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousServer
+    from orca.backends.horovod_rendezvous import Rendezvous
 
     place = context.place
-    server = None
-    port = 0
     # Hosts are named by address, because the address is what other hosts can reach.
     everyone = context.allgather((place.address, place.local_rank))
     hosts = _hosts(everyone)
-    counts = {address: sum(1 for other, _ in everyone if other == address) for address in hosts}
-    if place.rank == 0:
-        server = RendezvousServer(verbose=0)
-        port = server.start()
-        assignments = get_host_assignments(
-            parse_hosts(",".join(f"{address}:{counts[address]}" for address in hosts)), place.world
-        )
-        server.init(assignments)
-    address, port = context.allgather((place.address, port))[0]
+    counts = [(host, sum(1 for other, _ in everyone if other == host)) for host in hosts]
+    server = Rendezvous(place.address, counts) if place.rank == 0 else None
+    address, port = context.allgather(None if server is None else server.server_address)[0]
     cross_rank, cross_size = cross_rank_and_size(everyone, place.rank)
     variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
@@ -63,8 +54,9 @@ def join(context: RankContext, hvd: Any) -> None:
     os.environ[_FUSION] = _USER_FUSION or str(_UNFUSED if place.world > 2 else _FUSED)
     hvd.init()
     context.memory[key] = True
+    context.allgather(None)
     if server is not None:
-        context.at_exit(server.stop)
+        server.close()
     context.at_exit(hvd.shutdown)
 
 

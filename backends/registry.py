@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from orca.backends.base import Backend, Spec
-from orca.errors import ArgumentError, MissingPackageError, suggest
+from orca.core.arguments import check_mapping, shown
+from orca.errors import ArgumentError, MissingPackageError, UnknownArgumentError, suggest
 
 GROUP = "orca.backends"
 
 
-def find(framework: str, name: str | None = None) -> Backend[Any]:
+def find(framework: str, name: str | None = None, argument: str = "backend") -> Backend[Any]:
     """Return a backend by framework and name, or by its full name ``framework.name``, that of its entry point.
+
+    Args:
+        framework: The framework, or the full name.
+        name: The backend's name.
+        argument: The argument that names it, for errors.
 
     Raises:
         ArgumentError: No such backend is registered, or its entry point is not a Backend.
@@ -26,14 +32,15 @@ def find(framework: str, name: str | None = None) -> Backend[Any]:
     >>> find("torch.horovod").name
     'horovod'
     """
+    given = framework if name is None else name
     if name is None:
         framework, _, name = framework.partition(".")
     registered = _registered()
     if framework not in registered:
         known = ", ".join(sorted(f"{owner}.{key}" for owner, places in registered.items() for key in places))
         raise ArgumentError(
-            f"backend={f'{framework}.{name}'.rstrip('.')!r}: no backend of {framework!r} is registered. Known: {known}."
-            + suggest(framework, registered)
+            f"{argument}={given!r}: no backend of {framework!r} is registered. "
+            f"Known: {known}." + suggest(framework, registered)
         )
     places = registered[framework]
     if name in places:
@@ -43,7 +50,8 @@ def find(framework: str, name: str | None = None) -> Backend[Any]:
         if alias in places:
             return _load(framework, alias, places[alias])
     raise ArgumentError(
-        f"backend={name!r} is not known for {framework}. Known: {', '.join(sorted(places))}." + suggest(name, places)
+        f"{argument}={given!r} is not known for {framework}. Known: {', '.join(sorted(places))}."
+        + suggest(name, places)
     )
 
 
@@ -85,17 +93,25 @@ def _load(framework: str, name: str, place: str) -> Backend[Any]:
     return backend
 
 
-def create_spec(backend: Backend[Any], arguments: Mapping[str, Any]) -> Spec:
-    """Create the spec from a constructor's arguments; raise if the framework and the backend do not know one."""
+def create_spec(backend: Backend[Any], arguments: Mapping[str, Any], also: Sequence[str] = ()) -> Spec:
+    """Create the spec from a constructor's arguments; raise if the framework and the backend do not know one.
+
+    Args:
+        backend: The backend.
+        arguments: Arguments of the framework and options of the backend.
+        also: Further arguments of the constructor, for suggestions.
+    """
     framework, options = backend.framework, backend.traits.options
     for name, value in arguments.items():
         if name not in framework.arguments and name not in options:
-            raise ArgumentError(
-                f"{name}={value!r} is not an option of backend={backend.name!r}."
+            raise UnknownArgumentError(
+                f"{name}={shown(value)} is not an option of backend={backend.name!r}."
                 + (f" Its options: {', '.join(options)}." if options else " It has none.")
                 + f" Arguments of {framework.name}: {', '.join(framework.arguments)}."
-                + suggest(name, (*options, *framework.arguments))
+                + suggest(name, (*options, *framework.arguments, *also))
             )
+    if arguments.get("config") is not None:
+        check_mapping("config", arguments["config"])
     chosen = {name: value for name, value in arguments.items() if name in options}
     rest = {name: value for name, value in arguments.items() if name not in chosen}
     spec: Spec = framework.spec(rest, chosen)

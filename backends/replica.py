@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from orca.shards.checks import LargestClass, Rules
 from orca.shards.feed import Batch
 from orca.shards.tree import take_rows, tree_map
 
@@ -139,6 +140,13 @@ class Replica(ABC):
     def any(self, flag: bool) -> bool | None:
         """Return whether the flag is set on some rank; None if ranks do not run in lockstep and cannot know."""
         return flag
+
+    def label_rules(self) -> Rules:
+        """Return what the loss accepts as labels."""
+        return {}
+
+    def expect_classes(self, largest: Mapping[str, LargestClass]) -> None:
+        """Receive the largest classes of this rank's labels, whose number only the model's output can tell."""
 
     def survey(self, data: Tree) -> object:
         """Inspect rows before training for facts that all ranks must know; see `agree`."""

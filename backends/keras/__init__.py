@@ -21,11 +21,10 @@ def _multiworker(context: RankContext, spec: KerasSpec, number: int) -> Reducer:
         from orca.backends.keras.torch_group import Group
 
         return Group(context)
-    from orca.backends.keras import cluster
-    from orca.backends.keras.reducers import Collective
+    from orca.backends.keras.reducers import MeshReducer
+    from orca.launch import mesh
 
-    cluster.join(context)
-    return Collective(context.place.world, number)
+    return MeshReducer(mesh.join(context), number)
 
 
 def _horovod(context: RankContext, spec: KerasSpec, number: int) -> Reducer:

@@ -17,6 +17,7 @@ from orca.backends.keras.settings import preserved_settings, reset_settings
 from orca.backends.keras.spec import KerasSpec, check_compiled, check_trainable
 from orca.backends.keras.sync import Reducer
 from orca.callbacks import overrides
+from orca.core.arguments import check_choice
 from orca.core.machine import granted_threads
 from orca.errors import ArgumentError
 
@@ -46,9 +47,8 @@ class KerasBackend(Backend[KerasSpec]):
                 f"KERAS_BACKEND=tensorflow before the first import of keras.{also}"
             )
         spec.check()
-        compression = spec.sync_options.get("compression")
-        if compression not in (None, "fp16"):
-            raise ArgumentError(f'compression={compression!r}: expected "fp16" or None.')
+        if spec.sync_options.get("compression") is not None:
+            check_choice("compression", spec.sync_options["compression"], ("fp16",), also="None")
 
     def check_fit(self, spec: KerasSpec, fit: FitCheck) -> None:
         if spec.model is not None:
@@ -109,10 +109,10 @@ class ServerBackend(KerasBackend):
             check_optimizer(spec.model.optimizer)
 
     def _replica(self, model: Any, reducer: Reducer, context: RankContext) -> KerasReplica:
-        from orca.backends.keras.reducers import Collective
+        from orca.backends.keras.reducers import MeshReducer
         from orca.backends.keras.slices import SlicedReplica
 
-        if isinstance(reducer, Collective):
+        if isinstance(reducer, MeshReducer):
             return SlicedReplica(model, reducer, context.place.rank)
         return KerasReplica(model, reducer)
 
@@ -142,9 +142,9 @@ def prepare(context: RankContext, devices: int = 1) -> None:
     if LIBRARY == "torch":
         use_threads(context.place.threads)
         return
-    from orca.backends.keras import cluster
+    from orca.backends.keras import process
 
-    cluster.prepare(context, devices)
+    process.prepare(context, devices)
 
 
 def use_threads(threads: int) -> None:

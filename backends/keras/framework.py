@@ -11,11 +11,15 @@ import keras
 import numpy as np
 
 from orca.backends.base import Framework, Inputs, State
+from orca.backends.keras.checking import check_rows, label_rules, takes_text
+from orca.backends.keras.files import read_file
 from orca.backends.keras.replica import build_on
 from orca.backends.keras.settings import preserved_settings
 from orca.backends.keras.spec import KerasSpec
-from orca.backends.keras.state import load_optimizers, load_weights, named_weights, optimizer_state, optimizers_of
+from orca.backends.keras.state import load_optimizers, load_weights, named_weights, optimizers_of
+from orca.core.arguments import wrong
 from orca.errors import ArgumentError, DataError
+from orca.shards.checks import Rules
 
 if TYPE_CHECKING:
     from orca.callbacks import Callback
@@ -34,11 +38,14 @@ class KerasFramework(Framework[KerasSpec]):
     }
     file_suffixes = (".keras", ".h5", ".hdf5")
     triples = True
+    largest_seed = 2**32 - 1
 
     def spec(self, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> KerasSpec:
         model, keras_model = arguments.get("model"), arguments.get("keras_model")
         if model is not None and keras_model is not None:
             raise ArgumentError("Give one of model= and keras_model=, not both.")
+        if keras_model is not None and not isinstance(keras_model, keras.Model):
+            raise wrong("keras_model", keras_model, "a compiled keras.Model")
         return KerasSpec(
             model if keras_model is None else keras_model,
             arguments.get("model_creator"),
@@ -76,10 +83,10 @@ class KerasFramework(Framework[KerasSpec]):
                 model = spec.make_model()
             model.load_weights(path)
             return {"model": named_weights(model)}
-        model = keras.models.load_model(path, custom_objects=dict(custom_objects or {}))
+        model, slots = read_file(spec, path, custom_objects)
         state: State = {"model": named_weights(model)}
-        if getattr(model, "optimizer", None) is not None and model.optimizer.built:
-            state["optimizer"] = {"optimizer": optimizer_state(model.optimizer)}
+        if slots is not None:
+            state["optimizer"] = {"optimizer": slots}
         return state
 
     def export(self, model: Any, kind: str, path: str, example: Any) -> str:
@@ -90,6 +97,23 @@ class KerasFramework(Framework[KerasSpec]):
     def inputs(self, spec: KerasSpec) -> Inputs:
         inputs = getattr(spec.model, "inputs", None)
         return Inputs(len(inputs) if inputs else None)
+
+    def output_count(self, spec: KerasSpec) -> int | None:
+        outputs = getattr(spec.model, "outputs", None)
+        return len(outputs) if outputs else None
+
+    def other_kinds(self, spec: KerasSpec) -> str:
+        return "US" if spec.model is None or takes_text(spec.model) else ""
+
+    def label_rules(self, spec: KerasSpec) -> Rules:
+        return {} if spec.model is None else label_rules(spec.model)
+
+    def check_features(self, spec: KerasSpec, features: Any) -> None:
+        self.check_rows(spec, {"x": features})
+
+    def check_rows(self, spec: KerasSpec, rows: Mapping[str, Any]) -> None:
+        if spec.model is not None:
+            check_rows(spec.model, dict(rows))
 
     def score_name(self, spec: KerasSpec) -> str:
         loss = getattr(spec.model, "loss", None) if spec.model is not None else None

@@ -14,7 +14,8 @@ from keras.src.losses import loss as losses
 from orca.backends.base import Outcome, State
 from orca.backends.keras.replica import KerasReplica
 from orca.backends.keras.sync import Reducer, scaled
-from orca.shards.feed import Batch, share
+from orca.shards.feed import Batch
+from orca.shards.orders import share
 from orca.shards.tree import row_count, take_rows
 
 _KEYS = 1000

@@ -1,18 +1,16 @@
-"""Reducers of tensors over the ranks inside a TensorFlow graph: TensorFlow's collectives and Horovod."""
+"""Reducers of tensors over the ranks inside a TensorFlow graph: over Orca's own connections, and Horovod."""
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from orca.backends.keras.cluster import PATIENCE
 from orca.backends.keras.sync import Reducer
-
-_GROUP_KEY = 1
+from orca.launch.mesh import Mesh
 
 
 class FlatReducer(Reducer, ABC):
@@ -46,44 +44,34 @@ def _size(value: tf.Tensor) -> Any:
     return value.shape.num_elements() if value.shape.is_fully_defined() else tf.size(value)
 
 
-class Collective(FlatReducer):
-    """TensorFlow's collectives, on the cluster that `cluster.join` created."""
+class MeshReducer(FlatReducer):
+    """Orca's own connections between the ranks.
 
-    def __init__(self, world: int, replica: int) -> None:
-        self.world = world
+    TensorFlow's collectives need its gRPC server, which runs any operation for whoever connects to it, listens on all
+    addresses of the host and cannot be closed while the process lives.
+    """
+
+    def __init__(self, mesh: Mesh, replica: int) -> None:
+        self.mesh = mesh
+        self.world = mesh.world
         self._replica = replica
-        self._total = tf.function(lambda value: self.add(value, "total"), autograph=False)
-
-    def _key(self, site: str) -> int:
-        return zlib.crc32(f"{self._replica} {site}".encode()) & 0x7FFFFFFF
 
     def add(self, flat: tf.Tensor, site: str, rounded: bool = False) -> tf.Tensor:
-        return tf.raw_ops.CollectiveReduceV2(
-            input=flat,
-            group_size=self.world,
-            group_key=_GROUP_KEY,
-            instance_key=self._key(site),
-            ordering_token=[],
-            merge_op="Add",
-            final_op="Id",
-            communication_hint="RING",
-            timeout_seconds=PATIENCE,
-        )
+        return self._call(self.mesh.sum, flat, site, flat.shape)
 
     def gather(self, flat: tf.Tensor, site: str) -> tf.Tensor:
         """Concatenate vectors of equal length from all ranks, in rank order."""
-        return tf.raw_ops.CollectiveGatherV2(
-            input=flat,
-            group_size=self.world,
-            group_key=_GROUP_KEY,
-            instance_key=self._key(f"{site} gather"),
-            ordering_token=[],
-            communication_hint="RING",
-            timeout_seconds=PATIENCE,
-        )
+        size = flat.shape.num_elements()
+        return self._call(self.mesh.gather, flat, f"{site} gather", [None if size is None else size * self.world])
 
     def total(self, value: float) -> float:
-        return float(self._total(tf.constant([value], tf.float32))[0])
+        return float(self.mesh.sum(np.array([value], np.float32), f"{self._replica} total")[0])
+
+    def _call(self, reduce: Callable[[Any, str], Any], flat: tf.Tensor, site: str, shape: Any) -> tf.Tensor:
+        site = f"{self._replica} {site}"
+        # TensorFlow runs such calls in the order in which the program makes them, on every rank.
+        result = tf.numpy_function(lambda array: reduce(array, site), [flat], flat.dtype)
+        return tf.ensure_shape(result, shape)
 
 
 class Horovod(FlatReducer):

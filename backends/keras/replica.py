@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from orca.backends.base import Outcome, Replica, State, StepOptions
-from orca.backends.keras.checking import check_rows
+from orca.backends.keras.checking import check_rows, class_error, label_rules
 from orca.backends.keras.engine import engine
 from orca.backends.keras.metrics import KerasMetrics
 from orca.backends.keras.state import (
@@ -25,6 +25,7 @@ from orca.backends.keras.state import (
 )
 from orca.backends.keras.sync import Reducer
 from orca.errors import DataError
+from orca.shards.checks import LargestClass, Rules
 from orca.shards.feed import Batch
 from orca.shards.tree import row_count, take_rows, tree_map
 
@@ -49,6 +50,7 @@ class KerasReplica(Replica):
         self._optimizers = optimizers_of(model) if self._trains else {}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._before = (0.0, 0.0)
+        self._largest: Mapping[str, LargestClass] = {}
         for name, optimizer in self._optimizers.items():
             self._hook(name, optimizer)
         if self._trains:
@@ -65,6 +67,12 @@ class KerasReplica(Replica):
         return getattr(self._model, "optimizer", None)
 
     # -- building
+
+    def label_rules(self) -> Rules:
+        return label_rules(self._model) if self._trains else {}
+
+    def expect_classes(self, largest: Mapping[str, LargestClass]) -> None:
+        self._largest = largest
 
     def survey(self, data: Any) -> Any:
         """Check rows, and return two of them for a model that infers its shapes from the data."""
@@ -184,7 +192,7 @@ class KerasReplica(Replica):
         saved = self._sums() if batch.filler else None
         if scale not in self._scales:
             self._scales = {scale: engine.tensor(np.float32(scale))}
-        logs, loss = self._function("train")(data, self._scales[scale])
+        logs, loss = self._explained(self._function("train"), data, self._scales[scale])
         if saved is not None:
             # Filler rows only keep this rank in lockstep and must not count.
             assert self.own_metrics is not None
@@ -192,9 +200,18 @@ class KerasReplica(Replica):
             return Outcome(0.0, 0.0)
         return self._outcome(logs, loss, batch.rows)
 
+    def _explained(self, function: Callable[..., Any], *data: Any) -> Any:
+        try:
+            return function(*data)
+        except Exception as error:
+            better = class_error(error, self._largest)
+            if better is error:
+                raise
+            raise better from error
+
     def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
         self._ready(data["x"])
-        logs, loss = self._function("test")(self._data(data))
+        logs, loss = self._explained(self._function("test"), self._data(data))
         outcome = self._outcome(logs, loss, row_count(data["x"]))
         if not want_output:
             return outcome

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from orca.backends.base import State
 from orca.backends.keras.engine import engine
-from orca.backends.keras.reducers import Collective
+from orca.backends.keras.reducers import MeshReducer
 from orca.backends.keras.replica import KerasReplica
 from orca.backends.keras.state import load_optimizers, optimizer_state
 from orca.errors import ArgumentError, DataError
@@ -41,7 +41,7 @@ def check_optimizer(optimizer: Any) -> None:
 class Slice:
     """This rank's slice of the weights, and an optimizer for this slice only."""
 
-    def __init__(self, outer: Any, variables: Sequence[Any], reducer: Collective, rank: int) -> None:
+    def __init__(self, outer: Any, variables: Sequence[Any], reducer: MeshReducer, rank: int) -> None:
         self.outer = outer
         self.variables = list(variables)
         self._reducer = reducer
@@ -167,7 +167,7 @@ class Slice:
 class SlicedReplica(KerasReplica):
     """A replica whose optimizer is sliced over the ranks."""
 
-    def __init__(self, model: Any, reducer: Collective, rank: int) -> None:
+    def __init__(self, model: Any, reducer: MeshReducer, rank: int) -> None:
         self._rank = rank
         self._slice: Slice | None = None
         self._loaded: list[Any] | None = None
@@ -179,7 +179,7 @@ class SlicedReplica(KerasReplica):
         super().__init__(model, reducer)
 
     def _arrange(self) -> None:
-        assert isinstance(self._reducer, Collective)
+        assert isinstance(self._reducer, MeshReducer)
         self._slice = Slice(self._model.optimizer, self._model.trainable_variables, self._reducer, self._rank)
         loaded, self._loaded = self._loaded, None
         if loaded is not None:

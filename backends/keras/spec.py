@@ -11,6 +11,7 @@ import keras
 
 from orca.backends.keras.engine import LIBRARY
 from orca.backends.keras.packing import Packed, pack
+from orca.core.arguments import check_function, wrong
 from orca.errors import ArgumentError
 
 _MEANS = ("sum_over_batch_size", "mean")
@@ -57,17 +58,15 @@ class KerasSpec:
     def check(self) -> None:
         if (self.model is None) == (self.creator is None):
             raise ArgumentError("from_keras needs either a compiled model (model=) or model_creator=fn(config).")
-        if self.creator is not None and not callable(self.creator):
-            raise ArgumentError(f"model_creator={self.creator!r}: expected a function fn(config) that returns a model.")
-        if self.compile_args is not None and not callable(self.compile_args):
-            raise ArgumentError(
-                f"compile_args_creator={self.compile_args!r}: expected a function fn(config) that returns a dict."
-            )
+        if self.creator is not None:
+            check_function("model_creator", self.creator, "fn(config) that returns a keras.Model")
+        if self.compile_args is not None:
+            check_function("compile_args_creator", self.compile_args, "fn(config) that returns a dict")
         if self.model is not None:
             if not isinstance(self.model, keras.Model):
                 if callable(self.model):
                     raise ArgumentError("model= is a function: give it as model_creator=.")
-                raise ArgumentError(f"model={self.model!r}: expected a compiled keras.Model.")
+                raise wrong("model", self.model, "a compiled keras.Model")
             if self.compile_args is not None:
                 raise ArgumentError("compile_args_creator= goes with model_creator=; compile a model of your own.")
 

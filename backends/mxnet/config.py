@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orca.core.arguments import check_count
-from orca.errors import ArgumentError
+from orca.core.arguments import check_count, check_mapping
 
 
 def create_config(
@@ -35,12 +34,12 @@ def create_config(
     >>> create_config(optimizer="adam", optimizer_params={"learning_rate": 0.02})["optimizer"]
     'adam'
     """
-    if optimizer_params is not None and not isinstance(optimizer_params, Mapping):
-        raise ArgumentError(f"optimizer_params={optimizer_params!r}: expected a dict.")
     return {
         "optimizer": optimizer,
-        "optimizer_params": dict(optimizer_params or {}),
+        "optimizer_params": dict(
+            check_mapping("optimizer_params", {} if optimizer_params is None else optimizer_params)
+        ),
         "log_interval": check_count("log_interval", log_interval, least=0),
-        "seed": seed,
-        **dict(extra_config or {}),
+        "seed": None if seed is None else check_count("seed", seed, least=0),
+        **check_mapping("extra_config", {} if extra_config is None else extra_config),
     }

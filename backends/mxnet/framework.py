@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
-from orca.backends.base import Framework, State
-from orca.backends.mxnet.nets import GluonNet, Net
+from orca.backends.base import Framework, Inputs, State
+from orca.backends.mxnet.nets import GluonNet, Net, label_rules
 from orca.backends.mxnet.spec import MXNetSpec
 from orca.callbacks import Callback, Run
+from orca.core.arguments import check_function, optional
 from orca.errors import ArgumentError
 from orca.metrics import for_logits, resolve
 from orca.shards.adapters.mxnet_data import DriverStore
+from orca.shards.checks import Rules
 
 if TYPE_CHECKING:
     from orca.metrics import Metric
@@ -29,7 +32,10 @@ class MXNetFramework(Framework[MXNetSpec]):
     file_suffixes = (".params",)
 
     def spec(self, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> MXNetSpec:
-        creators = (arguments.get("eval_metrics_creator"), arguments.get("validation_metrics_creator"))
+        names = ("eval_metrics_creator", "validation_metrics_creator")
+        for name in names:
+            optional(partial(check_function, form="fn(config) that returns metrics"))(name, arguments.get(name))
+        creators = [arguments.get(name) for name in names]
         return MXNetSpec(
             arguments.get("model_creator"),
             arguments.get("loss_creator"),
@@ -88,6 +94,15 @@ class MXNetFramework(Framework[MXNetSpec]):
 
     def score_name(self, spec: MXNetSpec) -> str:
         return "r2" if isinstance(spec.known_loss(), _REGRESSION) else "accuracy"
+
+    def inspected_inputs(self, spec: MXNetSpec) -> Inputs:
+        net = spec.known_net()
+        if isinstance(net, GluonNet):
+            return net.inputs()
+        return Inputs() if net is None else Inputs(len(net.model.inputs), net.model.inputs)
+
+    def label_rules(self, spec: MXNetSpec) -> Rules:
+        return label_rules(spec.known_loss())
 
     def own_callbacks(self, spec: MXNetSpec) -> Sequence[Callback]:
         interval = spec.config.get("log_interval")

@@ -7,6 +7,7 @@ servers sum gradients and every worker applies the sum; in dist_async a server a
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
@@ -19,8 +20,10 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from mxnet.kvstore.kvstore import _get_kvstore_server_command_type
 
 from orca.backends.base import Seat, State
+from orca.backends.mxnet import local_sockets
 from orca.backends.mxnet.nets import Weight
 from orca.backends.mxnet.serving import ServerLoop, give_up
 from orca.backends.mxnet.sync import Sync, same_statistics
@@ -41,9 +44,11 @@ def role(rank: int, workers: int, servers: int) -> str:
 
 def join(context: RankContext, workers: int, servers: int, kind: str) -> Sync:
     """Start the store together with all ranks, once per rank process."""
-    mine = role(context.place.rank, workers, servers)
-    port = held_port(context) if mine == "scheduler" else 0
-    root = context.allgather((context.place.address, port))[-1]
+    place = context.place
+    mine = role(place.rank, workers, servers)
+    port = held_port(context)
+    one_host = place.local_world == place.world
+    root = context.allgather((place.address, port))[-1]
     os.environ.update(
         {
             "DMLC_ROLE": mine,
@@ -51,17 +56,26 @@ def join(context: RankContext, workers: int, servers: int, kind: str) -> Sync:
             "DMLC_PS_ROOT_PORT": str(root[1]),
             "DMLC_NUM_WORKER": str(workers),
             "DMLC_NUM_SERVER": str(servers),
-            "DMLC_NODE_HOST": context.place.address,
+            "DMLC_NODE_HOST": place.address,
+            "DMLC_LOCAL": str(int(one_host)),
+            "PORT": str(port),
         }
     )
+    if one_host:
+        context.at_exit(lambda: local_sockets.remove(port))
+        if mine == "scheduler":
+            local_sockets.sweep()
     if mine != "worker":
         server = ServerLoop(servers)
         thread = threading.Thread(target=server.run, name="orca-ps-lite", daemon=True)
+        privacy = contextlib.ExitStack()
+        privacy.enter_context(local_sockets.private())
+        context.at_exit(privacy.close)
         thread.start()
         # ps-lite's loop ends once the workers have disconnected.
         context.at_exit(lambda: thread.join(_LEAVE_SECONDS))
         return ServerSync(context, workers, server if mine == "server" else None, kind)
-    with limited(_CONNECT_SECONDS, f"the KVStore's scheduler at {root[0]}:{root[1]}"):
+    with limited(_CONNECT_SECONDS, f"the KVStore's scheduler at {root[0]}:{root[1]}"), local_sockets.private():
         store = mx.kv.create(kind)
     sync = (AsyncStore if kind == "dist_async" else SyncStore)(context, workers, servers, store)
     context.at_exit(sync.leave)
@@ -206,12 +220,14 @@ class AsyncStore(_Store):
         self._outgoing = [mx.nd.zeros(weight.value.shape, dtype=weight.value.dtype) for weight in weights]
         self._incoming = [mx.nd.zeros(weight.value.shape, dtype=weight.value.dtype) for weight in weights]
         self._store.init(self._keys, self._plain_values())
-        self._context.allgather([weight.value.size for weight in weights] if self._first else None)
-        if self._first:
-            self._store.set_optimizer(_for_servers(optimizer, weights))
+        # MXNet would send the optimizer to the servers as a pickle over ps-lite, which anybody can connect to.
+        sizes = [weight.value.size for weight in weights]
+        self._context.allgather((sizes, _for_servers(optimizer, weights)) if self._first else None)
+        if self._first and optimizer.multi_precision:
+            self._store._send_command_to_servers(_get_kvstore_server_command_type("kSetMultiPrecision"), "")
         self._first_rate = optimizer.lr
         self._set_rate(state)
-        self._store._barrier()
+        self._context.allgather(None)
 
     @property
     def _first(self) -> bool:
@@ -296,9 +312,11 @@ class ServerSync(Sync):
 
     def attach(self, weights: Sequence[Weight], optimizer: Any, state: State | None) -> None:
         if not self.keeps_step:
-            sizes = self._context.allgather(None)[0]
+            sizes, optimizer = self._context.allgather(None)[0]
             if self._server is not None:
                 self._server.expect(sizes, state)
+                self._server.use(optimizer)
+            self._context.allgather(None)
 
     def reload(self, state: State | None) -> None:
         if self._server is not None and not self.keeps_step:

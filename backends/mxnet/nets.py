@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 
+from orca.backends.base import Inputs
 from orca.backends.mxnet.tensors import exact_up_to, to_mxnet, to_numpy, too_large
 from orca.errors import ArgumentError, DataError
+from orca.shards.checks import LabelRules, LargestClass, Rules
 
 
 class Weight(NamedTuple):
@@ -50,6 +52,21 @@ class Net(ABC):
     has_loss: bool = False
     integer_columns: frozenset[str] = frozenset()
     """Columns with integers that the model's dtype cannot represent; all their batches stay int64."""
+
+    largest: LargestClass | None = None
+    """The largest class of this rank's labels, to be compared with the model's output."""
+
+    def label_rules(self) -> Rules:
+        """Return what the loss accepts as labels."""
+        return {}
+
+    def check_classes(self, outputs: Any) -> None:
+        """Raise if the labels have classes that the first output lacks; MXNet would take the last class for them."""
+        if self.largest is not None:
+            first = outputs[0] if isinstance(outputs, list | tuple) else outputs
+            largest, self.largest = self.largest, None
+            if first.ndim == 2:
+                largest.check(first.shape[1])
 
     @abstractmethod
     def columns(self, features: Any, labels: Any) -> dict[str, Any]:
@@ -139,6 +156,13 @@ class GluonNet(Net):
         self._heads: tuple[Any, Any] = (None, None)
         self._passed_as_int64: set[str] = set()
 
+    def label_rules(self) -> Rules:
+        return label_rules(self._loss)
+
+    def inputs(self) -> Inputs:
+        """Return how many arrays the model takes."""
+        return _inputs(self.model)
+
     def columns(self, features: Any, labels: Any) -> dict[str, Any]:
         names = [*self._feature_names(features), *_numbered("y", labels)]
         return dict(zip(names, [*self.arguments(features), *labels], strict=True))
@@ -209,6 +233,7 @@ class GluonNet(Net):
         return to_mxnet(array, self.dtype, as_int64)
 
     def _losses(self, outputs: Any, labels: Any, weights: Any, check: bool = True) -> Any:
+        self.check_classes(outputs)
         targets = [
             self._to_mxnet(name, label, check) for name, label in zip(_numbered("y", labels), labels, strict=True)
         ]
@@ -266,6 +291,16 @@ class GluonNet(Net):
         return [p.data() for p in self._parameters().values() if p.grad_req == "null"]
 
 
+def label_rules(loss: Any) -> Rules:
+    """Return what a Gluon loss accepts as labels."""
+    name = type(loss).__name__
+    if isinstance(loss, mx.gluon.loss.SoftmaxCrossEntropyLoss) and loss._sparse_label:
+        return {"": LabelRules(name, classes=True)}
+    if isinstance(loss, mx.gluon.loss.SigmoidBinaryCrossEntropyLoss):
+        return {"": LabelRules(name, probabilities=True)}
+    return {}
+
+
 def _numbered(name: str, arrays: Sequence[Any]) -> list[str]:
     return [name] if len(arrays) == 1 else [f"{name}.{number}" for number in range(len(arrays))]
 
@@ -273,6 +308,19 @@ def _numbered(name: str, arrays: Sequence[Any]) -> list[str]:
 def _summed(loss: Any, rows: int) -> Any:
     """Return the sum over the rows of each row's mean loss."""
     return loss.mean() * rows
+
+
+def _inputs(block: Any) -> Inputs:
+    """Return how many arrays the block's forward takes."""
+    is_hybrid = isinstance(block, mx.gluon.HybridBlock)
+    try:
+        parameters = list(inspect.signature(block.hybrid_forward if is_hybrid else block.forward).parameters.values())
+    except (TypeError, ValueError):
+        return Inputs()
+    plain = [p for p in parameters[is_hybrid:] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    count = sum(p.default is p.empty for p in plain)
+    is_open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return Inputs(count, most=2**31 if is_open else len(plain))
 
 
 def _argument_names(block: Any) -> list[str]:

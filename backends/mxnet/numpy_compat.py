@@ -6,7 +6,6 @@ that still has them; the rest of the process sees numpy unchanged.
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import os
 import sys
@@ -103,9 +102,14 @@ def _replace_numpy(numpy: Any, proxy: _Numpy) -> None:
                     setattr(module, name, proxy)
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
+    """Wraps the loader of an MXNet module. It derives from no class of importlib.abc, which is slow to import."""
+
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
 
     def create_module(self, spec: Any) -> Any:
         return self._inner.create_module(spec)
@@ -118,7 +122,7 @@ class _Loader(importlib.abc.Loader):
             self._inner.exec_module(module)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Finds mxnet where Python would, and imports it with the names that it needs."""
 
     def find_spec(
@@ -128,7 +132,8 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            loader: Any = _Loader(spec.loader)
+            spec.loader = loader
         return spec
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mxnet as mx
@@ -14,6 +14,7 @@ from orca.backends.mxnet.nets import Net
 from orca.backends.mxnet.sync import Sync
 from orca.errors import DataError
 from orca.launch.base import Rank
+from orca.shards.checks import LargestClass, Rules
 from orca.shards.feed import Batch
 from orca.shards.tree import row_count, take_rows, tree_map
 
@@ -50,6 +51,12 @@ class MXNetReplica(Replica):
         self._options = options
         if self._sync is None:
             self._sync = self._join() if self._join is not None else Sync()
+
+    def label_rules(self) -> Rules:
+        return self._net.label_rules()
+
+    def expect_classes(self, largest: Mapping[str, LargestClass]) -> None:
+        self._net.largest = largest.get("")
 
     def survey(self, data: Any) -> Any:
         """Return the columns with large integers, and two rows from which a model without shapes can infer them."""

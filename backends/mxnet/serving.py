@@ -6,7 +6,6 @@ import ctypes
 import json
 import math
 import os
-import pickle
 import sys
 import threading
 import time
@@ -61,22 +60,26 @@ class ServerLoop:
             give_up(traceback.format_exc())
 
     def _command(self, number: int, body: bytes, _: Any) -> None:
+        # Whoever reaches the port can send commands, so none of them may run code, as a pickle would.
+        if not body.startswith(b"orca:"):
+            print("Ignored a command that is not Orca's.", file=sys.stderr, flush=True)
+            return
         try:
-            if body.startswith(b"orca:"):
-                command = json.loads(body[5:])
-                self._assigns = command.get("assign", self._assigns)
-                if "rate" in command:
-                    self._updater.optimizer.lr = command["rate"]
-                return
-            with self._lock:
-                self._updater = mx.optimizer.get_updater(pickle.loads(body))
-                self._initial = facts(self._updater.optimizer)
-                if self._pending:
-                    load_facts(self._updater.optimizer, self._pending)
-            self._store._set_updater(self._update)
+            command = json.loads(body[5:])
+            self._assigns = command.get("assign", self._assigns)
+            if "rate" in command:
+                self._updater.optimizer.lr = command["rate"]
         except BaseException:
-            # A server that continued without its optimizer would corrupt the weights.
             give_up(traceback.format_exc())
+
+    def use(self, optimizer: Any) -> None:
+        """Apply pushed gradients with this optimizer from now on."""
+        with self._lock:
+            self._updater = mx.optimizer.get_updater(optimizer)
+            self._initial = facts(optimizer)
+            if self._pending:
+                load_facts(optimizer, self._pending)
+        self._store._set_updater(self._update)
 
     def _update(self, key: Any, pushed: Any, weight: Any) -> None:
         try:

@@ -11,6 +11,7 @@ import mxnet as mx
 from orca.backends.mxnet.nets import GluonNet, Net
 from orca.backends.mxnet.symbol_net import SymbolNet
 from orca.backends.mxnet.symbols import Graph
+from orca.core.arguments import check_choice, check_function, check_mapping, wrong
 from orca.errors import ArgumentError
 
 STORES = ("dist_sync", "dist_device_sync", "dist_async")
@@ -77,23 +78,18 @@ class MXNetSpec:
             return None
 
     def check(self) -> None:
-        if not callable(self.model_creator):
-            raise ArgumentError(
-                f"model_creator={self.model_creator!r}: expected a function fn(config) that returns a gluon Block, a "
-                "Module or a Symbol."
-            )
-        if self.loss_creator is not None and not callable(self.loss_creator):
-            raise ArgumentError(
-                f"loss_creator={self.loss_creator!r}: expected a function fn(config) that returns a gluon loss."
-            )
-        if self.kvstore not in STORES:
-            raise ArgumentError(f"kvstore={self.kvstore!r}: expected one of {', '.join(STORES)}.")
+        form = "fn(config) that returns a gluon Block, a Module or a Symbol"
+        check_function("model_creator", self.model_creator, form)
+        if self.loss_creator is not None:
+            check_function("loss_creator", self.loss_creator, "fn(config) that returns a gluon loss")
+        if self.sync_options.get("kvstore") is not None:
+            check_choice("kvstore", self.sync_options["kvstore"], STORES)
         self.make_optimizer(None)
 
     def make_optimizer(self, net: Net | None) -> Any:
         """Create the optimizer of the config; its gradients are those of the mean over the rows of a step."""
         choice = self.config.get("optimizer", "sgd")
-        params = dict(self.config.get("optimizer_params") or {})
+        params = dict(check_mapping("optimizer_params", self.config.get("optimizer_params") or {}))
         if isinstance(choice, mx.optimizer.Optimizer):
             if params:
                 raise ArgumentError("optimizer_params= goes with the name of an optimizer; this is one already.")
@@ -109,7 +105,7 @@ class MXNetSpec:
             except TypeError as error:
                 raise ArgumentError(f"optimizer_params={params}: {error}.") from None
         else:
-            raise ArgumentError(f"optimizer={choice!r}: expected MXNet's name of one or an mxnet.optimizer.Optimizer.")
+            raise wrong("optimizer", choice, "MXNet's name of one or an mxnet.optimizer.Optimizer")
         if optimizer.rescale_grad != 1.0:
             raise ArgumentError(
                 "optimizer_params= must not set rescale_grad: gradients are divided by the rows of the step already."

@@ -12,6 +12,7 @@ from orca.backends.mxnet.nets import Net, StepResult, Weight
 from orca.backends.mxnet.symbols import Graph
 from orca.backends.mxnet.tensors import to_mxnet, to_numpy, too_large
 from orca.errors import DataError
+from orca.shards.checks import LabelRules, Rules
 
 _EXECUTORS = 8
 
@@ -31,6 +32,14 @@ class SymbolNet(Net):
         self._gradients: dict[str, Any] = {}
         self._executors: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
+    def label_rules(self) -> Rules:
+        head, attributes = self._graph.heads()[0]
+        if head not in ("SoftmaxOutput", "Softmax") or len(self._graph.labels) != 1:
+            return {}
+        ignores = attributes.get("use_ignore") in ("True", "1")
+        ignored = int(float(attributes.get("ignore_label", -1))) if ignores else None
+        return {"": LabelRules(head, classes=True, ignore=ignored)}
+
     def ready(self) -> bool:
         return bool(self._gradients)
 
@@ -41,6 +50,7 @@ class SymbolNet(Net):
         self._refuse_weights(weights)
         executor, inputs = self._executor(features, labels, train=True)
         outputs = executor.forward(is_train=True, **inputs)
+        self.check_classes(outputs)
         executor.backward()
         if self._averages:
             scale *= rows
@@ -52,7 +62,9 @@ class SymbolNet(Net):
     def score(self, features: Any, labels: Any, weights: Any, rows: int) -> StepResult:
         self._refuse_weights(weights)
         executor, inputs = self._executor(features, labels)
-        arrays = [output.asnumpy() for output in executor.forward(is_train=False, **inputs)]
+        outputs = executor.forward(is_train=False, **inputs)
+        self.check_classes(outputs)
+        arrays = [output.asnumpy() for output in outputs]
         return StepResult(self._graph.loss(arrays, labels), arrays)
 
     def run(self, features: Any) -> Any:

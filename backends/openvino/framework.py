@@ -48,6 +48,12 @@ class OpenvinoFramework(Framework[OpenvinoSpec]):
     def inputs(self, spec: OpenvinoSpec) -> Inputs:
         return Inputs(len(spec.inputs), tuple(port.name for port in spec.inputs))
 
+    def output_count(self, spec: OpenvinoSpec) -> int | None:
+        return len(spec.outputs)
+
+    def other_kinds(self, spec: OpenvinoSpec) -> str:
+        return "US"  # the types of the inputs decide
+
     def batch_size(self, spec: OpenvinoSpec, requested: int | None) -> int:
         return spec.batch_size(requested)
 

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from orca.backends.openvino import settings
 from orca.backends.openvino.core import core, first_line
 from orca.backends.openvino.files import ModelFiles
 from orca.backends.openvino.spec import OpenvinoSpec
+from orca.core.arguments import check_choice
 from orca.errors import ArgumentError, DataError, MissingPackageError
 from orca.shards.tree import row_count
 
@@ -27,8 +29,8 @@ def quantize(spec: OpenvinoSpec, features: Any, preset: str, options: dict[str, 
         raise MissingPackageError(
             'quantize needs NNCF, which is not installed. Run: pip install "orca-estimator[nncf]"'
         )
-    if preset not in PRESETS:
-        raise ArgumentError(f"preset={preset!r}: expected one of {', '.join(PRESETS)}.")
+    check_choice("preset", preset, PRESETS)
+    settings.check(spec.config)
     if not row_count(features):
         raise DataError("calibration_data= has no rows. Pass a few hundred representative rows.")
     # NNCF calibrates per request, so each has one row if the model allows it.

@@ -14,6 +14,7 @@ import openvino
 
 from orca.backends.openvino.core import core, first_line
 from orca.backends.openvino.ports import Port, guess_layout, sides
+from orca.core.arguments import wrong
 from orca.errors import ArgumentError, DataError, OrcaError, suggest
 
 KINDS = ".xml, .onnx, .keras, .pt (TorchScript), .pt2 (ExportedProgram), .tflite, .pb, or a SavedModel folder"
@@ -117,6 +118,8 @@ def reshaped(model: Any, shape: Any) -> Any:
     if shape is None:
         return model
     by_name = {name: port for port in model.inputs for name in port.get_names()}
+    if not isinstance(shape, Mapping | list | tuple) or not shape:
+        raise wrong("shape", shape, "a tuple with one number per axis, or a list or dict of them")
     if isinstance(shape, Mapping):
         unknown = [name for name in shape if name not in by_name]
         if unknown:
@@ -124,7 +127,7 @@ def reshaped(model: Any, shape: Any) -> Any:
                 f"shape= names {unknown[0]!r}, which is not an input of the model." + suggest(unknown[0], by_name)
             )
         shapes = {by_name[name]: sides(value) for name, value in shape.items()}
-    elif shape and all(isinstance(entry, list | tuple) for entry in shape):
+    elif all(isinstance(entry, list | tuple) for entry in shape):
         if len(shape) != len(model.inputs):
             raise ArgumentError(f"shape= has {len(shape)} entries; the model has {len(model.inputs)} inputs.")
         shapes = {port: sides(value) for port, value in zip(model.inputs, shape, strict=True)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orca.core.arguments import check_count
+from orca.core.arguments import check_count, check_number, check_path, optional
 from orca.core.machine import usable_cpus
 from orca.errors import ArgumentError, suggest
 
@@ -28,11 +28,11 @@ _NAMES = (
 def check(config: Mapping[str, Any]) -> None:
     """Raise if an entry of the config is unknown or has an invalid value."""
     for name in config:
-        if name in _NAMES or name.isupper():
+        if name in _NAMES or str(name).isupper():
             continue
         raise ArgumentError(
             f"config has {name!r}, which is not an OpenVINO setting. Settings: {', '.join(_NAMES)}, and OpenVINO's "
-            f"own properties in upper case.{suggest(name, _NAMES)}"
+            f"own properties in upper case.{suggest(str(name), _NAMES)}"
         )
     for name in ("num_streams", "num_requests", "num_threads"):
         value = config.get(name)
@@ -41,6 +41,11 @@ def check(config: Mapping[str, Any]) -> None:
         check_count(f"config has {name}", value)
     _choice(config, "performance_hint", HINTS)
     _choice(config, "precision", (*PRECISIONS, "auto"))
+    for name in ("mean", "scale"):
+        value = config.get(name)
+        for number in value if isinstance(value, list | tuple) else [] if value is None else [value]:
+            check_number(f"config has {name}", number)
+    optional(check_path)("config has cache_dir", config.get("cache_dir"))
     device = config.get("device", "CPU")
     if not isinstance(device, str) or not device:
         raise ArgumentError(f'config has device={device!r}: expected a name such as "CPU" or "AUTO".')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from orca.backends.openvino import settings
 from orca.backends.openvino.files import ModelFiles, default_cache
 from orca.backends.openvino.ports import Array, Fit, Port, fit_to, take_inputs, with_layout
 from orca.backends.openvino.reading import convert, layout_of, ports_of, prepared, read, reshaped, typed
+from orca.core.arguments import check_example, check_path, optional
 from orca.errors import ArgumentError, DataError
 from orca.shards.tree import leaves, row_count, tree_map
 
@@ -50,15 +50,12 @@ class OpenvinoSpec:
         """Read or convert the model."""
         if (model_path is None) == (model is None):
             raise ArgumentError("from_openvino needs either a file (model_path=) or a live model (model=).")
-        if config is not None and not isinstance(config, Mapping):
-            raise ArgumentError(f"config={config!r}: expected a dict.")
+        optional(check_example)("example", example)
         chosen = dict(config or {})
         settings.check(chosen)
         cache = cache_of(chosen)
         if model_path is not None:
-            if not isinstance(model_path, str | os.PathLike):
-                raise ArgumentError(f"model_path={model_path!r}: expected the path of a file; a live model is model=.")
-            path = os.fspath(model_path)
+            path = check_path("model_path", model_path, "the path of a file; a live model is model=")
             network = read(path, shape, example)
             origin = path
         else:

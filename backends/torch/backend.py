@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from orca.backends.base import Backend, FitCheck, Topology, Traits
+from orca.backends.torch import batch_norm
 from orca.backends.torch.framework import TorchFramework
 from orca.backends.torch.group import device
 from orca.backends.torch.losses import unreduced
 from orca.backends.torch.replica import TorchReplica
 from orca.backends.torch.spec import TorchSpec
 from orca.backends.torch.sync import Sync
-from orca.core.arguments import check_count
+from orca.core.arguments import check_choice, check_count
 from orca.core.machine import granted_threads
 from orca.errors import ArgumentError
 
@@ -63,6 +64,7 @@ class TorchBackend(Backend[TorchSpec]):
     def build(self, spec: TorchSpec, context: RankContext, seed: int, workers: int) -> TorchReplica:
         place = context.place
         torch.set_num_threads(place.threads)
+        context.once("torch.batch_norm", lambda: context.at_exit(batch_norm.forget))
         # The same seed on every rank gives the same first weights; each epoch then starts a stream per rank.
         torch.manual_seed(seed)
         model = spec.make_model()
@@ -107,8 +109,7 @@ class ServerBackend(TorchBackend):
         super().check(spec, workers)
         options = spec.sync_options
         mode = options.get("mode", "sync")
-        if mode not in ("sync", "async"):
-            raise ArgumentError(f'mode={mode!r}: expected "sync" or "async".')
+        check_choice("mode", mode, ("sync", "async"))
         if mode == "sync":
             for name in ("staleness", "servers"):
                 if name in options:

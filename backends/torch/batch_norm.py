@@ -19,6 +19,11 @@ def use(sync: Sync, filler: bool) -> None:
     _sync, _filler = sync, filler
 
 
+def forget() -> None:
+    """Let go of the ranks, whose sockets would stay open in a process that outlives its gang."""
+    use(Sync(), False)
+
+
 class GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]
     """Normalizes by the mean and variance over the rows of all ranks; its state has torch's own names."""
 

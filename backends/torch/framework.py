@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from orca.backends.base import Framework, Inputs, State
+from orca.backends.torch.layers import check_width, first_linear, last_linear
+from orca.backends.torch.losses import label_rules
 from orca.backends.torch.spec import TorchSpec
 from orca.backends.torch.state import to_torch
 from orca.callbacks import LRScheduler
 from orca.metrics import for_logits
+from orca.shards.checks import Rules
 
 if TYPE_CHECKING:
     from orca.metrics import Metric
@@ -70,6 +73,26 @@ class TorchFramework(Framework[TorchSpec]):
 
     def inputs(self, spec: TorchSpec) -> Inputs:
         return Inputs(spec.input_count())
+
+    def inspected_inputs(self, spec: TorchSpec) -> Inputs:
+        return spec.inspected_inputs()
+
+    def output_count(self, spec: TorchSpec) -> int | None:
+        return None if last_linear(spec.model) is None else 1
+
+    def other_kinds(self, spec: TorchSpec) -> str:
+        # A model's own code may take complex numbers apart, or has complex weights.
+        first = first_linear(spec.model)
+        return "" if first is not None and not first.weight.is_complex() else "c"
+
+    def label_rules(self, spec: TorchSpec) -> Rules:
+        if spec.train_step is not None:
+            return {}
+        last = last_linear(spec.model)
+        return label_rules(spec.known_loss(), None if last is None else last.out_features)
+
+    def check_features(self, spec: TorchSpec, features: Any) -> None:
+        check_width(spec.model, features)
 
     def needs_labels(self, spec: TorchSpec) -> bool:
         # A custom step may train without labels.

@@ -14,6 +14,7 @@ from torch import nn
 
 from orca.backends.torch.tensors import tensor
 from orca.errors import ArgumentError, DataError
+from orca.shards.checks import LabelRules, LargestClass, Rules
 
 # Losses that compare output and target elementwise: they expect floats of the same shape.
 _ELEMENTWISE = (
@@ -28,15 +29,30 @@ _ELEMENTWISE = (
 )
 
 
+def label_rules(loss: Any, classes: int | None = None) -> Rules:
+    """Return what a loss accepts as labels of a model with a number of classes, if that is known."""
+    name = type(loss).__name__
+    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
+        if classes is None and loss.weight is not None:
+            classes = len(loss.weight)
+        return {"": LabelRules(name, classes=True, count=classes, ignore=loss.ignore_index)}
+    if isinstance(loss, nn.BCEWithLogitsLoss | nn.BCELoss):
+        return {"": LabelRules(name, probabilities=True, strict=isinstance(loss, nn.BCELoss))}
+    return {}
+
+
 class Loss:
     """Computes the mean loss over rows, and the weights that combine the means of several ranks exactly."""
 
     def __init__(self, loss: Any, dtype: torch.dtype, device: torch.device) -> None:
+        self.own = loss
         self._loss = loss.to(device) if isinstance(loss, nn.Module) else loss
         self._dtype, self._device = dtype, device
         self._by_class = isinstance(loss, nn.NLLLoss | nn.CrossEntropyLoss) and loss.reduction == "mean"
         self._uneven = self._by_class and (loss.weight is not None or loss.ignore_index != -100)
         self._per_row: Any = None
+        self.largest: LargestClass | None = None
+        """The largest class of this rank's labels, to be compared with the model's output."""
 
     def ignores(self, labels: Any) -> bool:
         """Whether some label is the loss's `ignore_index`, so that its mean is not the mean over all rows."""
@@ -116,6 +132,9 @@ class Loss:
                 )
             return target.reshape(output.shape)
         if self._by_class and not target.is_floating_point() and output.ndim >= 2:
+            if self.largest is not None:
+                self.largest.check(output.shape[1])
+                self.largest = None
             expected = (output.shape[0], *output.shape[2:])
             if target.shape != expected and target.numel() == output.numel() // max(output.shape[1], 1):
                 return target.reshape(expected)  # (n, 1) labels, common for a table column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,12 +16,13 @@ from torch import nn
 from orca.backends.base import Outcome, Replica, Seat, State, StepOptions
 from orca.backends.torch import batch_norm
 from orca.backends.torch.custom import Step
-from orca.backends.torch.losses import Loss, class_weights
+from orca.backends.torch.losses import Loss, class_weights, label_rules
 from orca.backends.torch.state import to_plain, to_torch
 from orca.backends.torch.sync import Sync
 from orca.backends.torch.tensors import arrays, feature, first_length, float_type, tensor, tensors_of
 from orca.errors import DataError
 from orca.launch.base import Rank
+from orca.shards.checks import LargestClass, Rules
 from orca.shards.feed import Batch
 from orca.shards.tree import row_count, take_rows, tree_map
 
@@ -74,6 +75,13 @@ class TorchReplica(Replica):
 
     def configure(self, options: StepOptions) -> None:
         self._options = options
+
+    def label_rules(self) -> Rules:
+        return label_rules(self._loss.own) if self._loss is not None and self._train_step is None else {}
+
+    def expect_classes(self, largest: Mapping[str, LargestClass]) -> None:
+        if self._loss is not None:
+            self._loss.largest = largest.get("")
 
     def survey(self, data: Any) -> Any:
         """Return whether these rows have ignored labels, and two rows for a model with lazy layers."""
@@ -340,6 +348,11 @@ class TorchReplica(Replica):
             try:
                 return self._forward(module, features)
             except RuntimeError as error:
+                if any(value.is_complex() for value in tensors_of(features)):
+                    raise DataError(
+                        f"Complex data not supported: the model does not take complex features ({error}). Give the "
+                        "real and the imaginary parts as features of their own."
+                    ) from error
                 if "dtype" not in str(error) or all(value.is_floating_point() for value in tensors_of(features)):
                     raise
                 self._casts = True

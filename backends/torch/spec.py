@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import numbers
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
+from orca.backends.base import Inputs
+from orca.core.arguments import check_choice, check_flag, check_function, shown, wrong
 from orca.errors import ArgumentError
 
 _SAME = {"learning_rate": "lr"}
@@ -99,31 +105,59 @@ class TorchSpec:
             return None
         return _positional(forward) - (1 if inspect.isclass(self.model) else 0)
 
+    def inspected_inputs(self) -> Inputs:
+        """Return how many arguments the model's forward takes; a creator is called to find out."""
+        model = self.model
+        is_class = inspect.isclass(model)
+        if not isinstance(model, nn.Module) and not is_class:
+            model = _without_weights(model, self.config)
+        forward = getattr(model, "forward", None)
+        if forward is None:
+            return Inputs()
+        least, most = _positional(forward), _most_positional(forward)
+        own = 1 if is_class else 0
+        return Inputs(least - own, most=None if most is None else most - own)
+
     def check(self) -> None:
-        if not (isinstance(self.model, nn.Module) or callable(self.model)):
-            raise ArgumentError(
-                f"model={self.model!r}: expected a torch.nn.Module, a class of one, or a function "
-                "fn(config) that returns one."
-            )
-        if self.optimizer is not None and not (
-            isinstance(self.optimizer, torch.optim.Optimizer) or callable(self.optimizer)
-        ):
-            raise ArgumentError(
-                f"optimizer={self.optimizer!r}: expected a torch.optim.Optimizer, a class of one, or a "
-                "function fn(model, config)."
-            )
-        if self.loss is not None and not callable(self.loss):
-            raise ArgumentError(f"loss={self.loss!r}: expected a loss module, a class of one, or a function.")
-        _check_mean(self.loss)
-        if self.precision not in ("fp32", "bf16", "fp16"):
-            raise ArgumentError(f'precision={self.precision!r}: expected "fp32", "bf16" or "fp16".')
-        if self.train_step is not None and not callable(self.train_step):
-            raise ArgumentError(f"train_step={self.train_step!r}: expected a function fn(step).")
-        compression = self.sync_options.get("compression")
-        if compression not in (None, "fp16", "bf16"):
-            raise ArgumentError(f'compression={compression!r}: expected "fp16", "bf16" or None.')
+        _check_model(self.model, self.config)
+        _check_optimizer(self.optimizer, self.config, self.train_step is not None)
+        self._check_loss()
+        if self.train_step is not None:
+            check_function("train_step", self.train_step, "fn(step)")
+        if self.scheduler_creator is not None:
+            check_function("scheduler_creator", self.scheduler_creator, "fn(optimizer, config)", (1, 2))
+        if not isinstance(self.scheduler_step, str) or self.scheduler_step != "batch":  # another name of "step"
+            check_choice("scheduler_step", self.scheduler_step, ("epoch", "step"))
+        if self.scheduler_creator is None and self.scheduler_step != "epoch":
+            raise ArgumentError(f"scheduler_step={self.scheduler_step!r} needs a scheduler: give scheduler_creator=.")
+        check_choice("precision", self.precision, ("fp32", "bf16", "fp16"))
+        check_flag("sync_batchnorm", self.sync_batchnorm)
+        if self.sync_options.get("compression") is not None:
+            check_choice("compression", self.sync_options["compression"], ("fp16", "bf16"), also="None")
+        if "sharded" in self.sync_options:
+            check_flag("sharded", self.sync_options["sharded"])
         if isinstance(self.optimizer, torch.optim.Optimizer):
             self._check_bound()
+
+    def _check_loss(self) -> None:
+        """Raise if the loss, or what its class or creator returns, is not a function of outputs and targets."""
+        if self.loss is None:
+            return
+        if not callable(self.loss):
+            raise wrong("loss", self.loss, "a loss module, a class of one, or a function")
+        try:
+            loss = self.make_loss()
+        except ArgumentError:
+            raise
+        except Exception as error:
+            if inspect.isclass(self.loss):
+                raise ArgumentError(f"loss= is a class that cannot be created without arguments: {error}") from error
+            return  # a creator may need what only a rank has
+        if not callable(loss):
+            raise ArgumentError(f"loss= gave a {type(loss).__name__}; expected a loss module or a function.")
+        if self.train_step is None:
+            function = loss.forward if isinstance(loss, nn.Module) else loss
+            check_function("loss", function, "fn(output, target)", (2,))
 
     def _check_bound(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -138,6 +172,66 @@ class TorchSpec:
                 "optimizer= was made for the parameters of another model. Create it from model.parameters() of "
                 "the model you pass, or give a function fn(model, config)."
             )
+
+
+def _check_model(model: Any, config: Mapping[str, Any]) -> None:
+    """Raise if this is neither a module nor a class or function that creates one from the config."""
+    if isinstance(model, nn.Module):
+        return
+    expected = "a torch.nn.Module, a class of one, or a function fn(config) that returns one"
+    if not callable(model) or (inspect.isclass(model) and not issubclass(model, nn.Module)):
+        raise wrong("model", model, expected)
+    if not inspect.isclass(model):
+        check_function("model", model, "fn(config) that returns a torch.nn.Module", (0, 1))
+        return
+    missing = [name for name in _required(model) if name != "config" and name not in config]
+    if missing:
+        raise ArgumentError(
+            f"model= is the class {model.__name__}, which needs {', '.join(f'{name}=' for name in missing)}: give "
+            f'config={{"{missing[0]}": …}}, or a function fn(config) that returns the module.'
+        )
+
+
+def _check_optimizer(optimizer: Any, config: Mapping[str, Any], several: bool) -> None:
+    """Raise if this is neither an optimizer nor a class or function that creates one."""
+    if optimizer is None or isinstance(optimizer, torch.optim.Optimizer):
+        return
+    expected = "a torch.optim.Optimizer, a class of one, or a function fn(model, config)"
+    if not callable(optimizer) or (inspect.isclass(optimizer) and not issubclass(optimizer, torch.optim.Optimizer)):
+        raise wrong("optimizer", optimizer, expected)
+    if inspect.isclass(optimizer):
+        _check_values(optimizer, config)
+    else:
+        returned = " or a dict of them" if several else ""
+        check_function("optimizer", optimizer, f"fn(model, config) that returns an optimizer{returned}", (1, 2))
+
+
+def _check_values(optimizer: type, config: Mapping[str, Any]) -> None:
+    """Raise if the config lacks an argument of the optimizer, or has one of another type than its default."""
+    entries = {_SAME.get(key, key): (key, value) for key, value in config.items()}
+    missing = [name for name in _required(optimizer)[1:] if name not in entries]
+    if missing:
+        raise ArgumentError(
+            f"optimizer= is the class {optimizer.__name__}, which needs {', '.join(f'{name}=' for name in missing)}: "
+            f'give config={{"{missing[0]}": …}}, or a function fn(model, config).'
+        )
+    for name, parameter in inspect.signature(optimizer).parameters.items():
+        key, value = entries.get(name, (name, parameter.default))
+        if isinstance(parameter.default, bool):
+            fits, expected = isinstance(value, numbers.Real | np.bool_), "True or False"
+        elif isinstance(parameter.default, int | float):
+            fits, expected = _is_number(value), "a number"
+        elif isinstance(parameter.default, tuple):
+            fits = isinstance(value, tuple | list) and len(value) == len(parameter.default)
+            expected = f"{len(parameter.default)} numbers such as {parameter.default}"
+        else:
+            continue
+        if not fits:
+            raise ArgumentError(f"config={{{key!r}: {shown(value)}}}: {optimizer.__name__} expects {expected}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real | torch.Tensor) and not isinstance(value, bool)
 
 
 def _check_mean(loss: Any) -> None:
@@ -160,6 +254,45 @@ def _positional(function: Any) -> int:
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     )
+
+
+_ANY = 2**31
+
+
+def _most_positional(function: Any) -> int | None:
+    """Return the largest number of arguments by position; a large one if there is no limit."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return _ANY
+    return sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
+    )
+
+
+def _without_weights(creator: Any, config: dict[str, Any]) -> Any:
+    """Return a creator's model on the meta device, where it has no weights; None if it cannot be made so."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return _create(creator, copy.deepcopy(config))
+    except Exception:
+        return None
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+def _required(cls: type) -> list[str]:
+    """Return the names of the arguments that a class requires."""
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
 
 
 def _create(creator: Any, config: dict[str, Any]) -> Any:

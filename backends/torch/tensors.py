@@ -9,14 +9,16 @@ import torch
 from torch import nn
 
 from orca.errors import DataError
+from orca.shards.checks import check_unsigned
 
 
 def tensor(array: Any) -> torch.Tensor:
     """Convert an array of numbers to a tensor, sharing its memory if that is writable."""
     array = np.asarray(array)
-    if array.dtype == object or array.dtype.kind in "USMm":
+    if array.dtype == object or array.dtype.kind in "USMmV" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         raise DataError(f"An array of dtype {array.dtype} cannot become a tensor. Convert it to numbers first.")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        check_unsigned(array, "An array")
         array = array.astype(np.int64)
     elif not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

@@ -14,10 +14,10 @@ from orca.backends.base import Replica
 from orca.backends.worker.job import Job
 from orca.errors import ArgumentError
 from orca.shards.adapters.selection import features_of
-from orca.shards.columns import Columns, assemble
+from orca.shards.columns import Columns, assemble, flat
 from orca.shards.prefetch import ahead
 from orca.shards.shard_formats import arrow_column
-from orca.shards.tree import Tree, join_rows, kind_of, row_count, take_rows
+from orca.shards.tree import Tree, join_rows, kind_of, refuse_masks, row_count, take_rows
 
 _PIECE = 8
 """Number of batches of columns that become arrays at once."""
@@ -62,7 +62,7 @@ class Predict:
     output_cols: tuple[str, ...] | None = None
 
     def __call__(self, shard: Any) -> Any:
-        return with_outputs(shard, name_outputs(self._compute(shard), self.output_cols))
+        return with_outputs(shard, self._outputs(self._compute(shard)))
 
     def outputs(self, shard: Any) -> dict[str, Tree]:
         """Return only the outputs."""
@@ -75,6 +75,7 @@ class Predict:
 
     def run(self, features: Tree) -> Tree:
         """Return the outputs for rows."""
+        refuse_masks(features)
         if not row_count(features):
             return models.get(self.job, self.threads).predict_nothing(features)
         return self._joined(iter([features]))
@@ -111,10 +112,21 @@ class Predict:
         batches = (take_rows(piece, low, low + size) for piece in pieces for low in range(0, row_count(piece), size))
         return join_rows(list(models.get(self.job, self.threads).predict_stream(batches)))
 
+    def _outputs(self, output: Tree) -> dict[str, Any]:
+        """Name the outputs; none may replace a feature."""
+        named = name_outputs(output, self.output_cols)
+        taken = [name for name in named if name in flat(self.feature_cols)]
+        if taken:
+            raise ArgumentError(
+                f"The model's output {taken[0]!r} is called like a feature, which it would replace. Choose other names "
+                "with output_cols=."
+            )
+        return named
+
     def _named(self, output: Any) -> Any:
         import pyarrow as pa
 
-        named = name_outputs(output, self.output_cols)
+        named = self._outputs(output)
         # Neither Spark nor most readers of Arrow support float16.
         wide = {key: value.astype("f4") if value.dtype == np.float16 else value for key, value in named.items()}
         return pa.table({key: arrow_column(value) for key, value in wide.items()})
@@ -137,19 +149,34 @@ def with_outputs(shard: Any, named: dict[str, Any]) -> Any:
 def name_outputs(output: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Name the model's outputs: by `names`, or its own names, or prediction, or prediction_0, prediction_1, ...
 
+    An output within another one has the names of both, as prediction_1_mean.
+
     >>> sorted(name_outputs((1, 2)))
     ['prediction_0', 'prediction_1']
+    >>> sorted(name_outputs((1, {"mean": 2})))
+    ['prediction_0', 'prediction_1_mean']
     >>> name_outputs(1, ["score"])
     {'score': 1}
     """
+    named: dict[str, Any] = {}
     if isinstance(output, dict):
-        named = dict(output)
-    elif isinstance(output, list | tuple):
-        named = {f"prediction_{index}": value for index, value in enumerate(output)}
+        for key, value in output.items():
+            named |= _nested(str(key), value)
     else:
-        named = {"prediction": output}
+        named = _nested("prediction", output)
     if names is None:
         return named
     if len(names) != len(named):
         raise ArgumentError(f"output_cols={list(names)}: the model has {len(named)} outputs ({', '.join(named)}).")
     return dict(zip(names, named.values(), strict=True))
+
+
+def _nested(name: str, output: Any) -> dict[str, Any]:
+    """Return the arrays of an output by names that begin with its own."""
+    if isinstance(output, dict):
+        parts = [(str(key), value) for key, value in output.items()]
+    elif isinstance(output, list | tuple):
+        parts = [(str(index), value) for index, value in enumerate(output)]
+    else:
+        return {name: output}
+    return {full: leaf for key, value in parts for full, leaf in _nested(f"{name}_{key}", value).items()}

@@ -26,6 +26,8 @@ class Position:
     """Why the run had ended, if it had."""
     callbacks: list[list[Any]] = field(default_factory=list)
     """Pairs of a callback's class name and its state."""
+    shuffle: bool | str | None = None
+    """The order of rows, as `shuffle=` names it; None in checkpoints that were written before there were lanes."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, for a checkpoint."""
@@ -34,4 +36,5 @@ class Position:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Position:
         """Rebuild a position that `as_dict` returned."""
-        return cls(**{entry.name: values[entry.name] for entry in fields(cls)})
+        older = {"shuffle": None}
+        return cls(**{entry.name: {**older, **values}[entry.name] for entry in fields(cls)})

@@ -17,19 +17,24 @@ import psutil
 from orca.backends.base import StepOptions
 from orca.backends.worker.events import Checkpoint, EpochEnd, EpochProgress, StepValues
 from orca.backends.worker.job import Job, keep_replica, replica_of
+from orca.backends.worker.labels import Largest, check_labels, check_part, largest_of
+from orca.backends.worker.not_finite import where_not_finite
 from orca.backends.worker.position import Position
-from orca.backends.worker.scoring import score
+from orca.backends.worker.scoring import fetched_rows, open_rows, score
 from orca.backends.worker.tally import Tally
 from orca.callbacks import BATCH_HOOKS, Callback, Run, overrides
 from orca.errors import DataError
 from orca.shards.adapters.selection import features_of
-from orca.shards.feed import Batch, Feed, Rows, share
+from orca.shards.feed import Batch, Feed, Rows
+from orca.shards.on_rank import FetchedRows
+from orca.shards.orders import ScoredRows, TrainingRows, share
 from orca.shards.prefetch import ahead
-from orca.shards.tree import tree_map
+from orca.shards.tree import take_rows, tree_map
 from orca.triggers import Trigger
 
 if TYPE_CHECKING:
     from orca.backends.base import State
+    from orca.launch.base import Needs
     from orca.launch.rank import RankContext
 
 PROGRESS_SECONDS = 0.1
@@ -42,7 +47,7 @@ class FitPlan:
     first_epoch: int
     last_epoch: int
     batch_size: int
-    shuffle: bool = True
+    shuffle: bool | str = True
     first_step: int = 0
     """Steps of earlier fits."""
     max_steps: int | None = None
@@ -58,6 +63,10 @@ class FitPlan:
     """Where to resume."""
     stopped: str | None = None
     """Why the run had already ended when a failure occurred."""
+    feature_names: Sequence[str] = ()
+    """The names of the features' columns, for messages."""
+    fetched: frozenset[str] = frozenset()
+    """Sources whose rows are produced on the ranks."""
     steps_wanted: bool = False
     """Whether a logger uses the losses of single steps."""
 
@@ -99,7 +108,8 @@ class Training:
         self._replica = replica_of(context, job)
         self._place = context.place
         self._seat = self._replica.seat(context.place)
-        rows = Rows(context.sources["train"])
+        self._needs = TrainingRows(self._seat.world, plan.batch_size, plan.shuffle)
+        rows = self._open("train", self._needs)
         if not len(rows):
             raise DataError("There is no row to train on: all shards are empty.")
         self._feed = Feed(
@@ -110,7 +120,13 @@ class Training:
             seed=job.seed,
             shuffle=plan.shuffle,
         )
-        self._validation = Rows(context.sources["validation"]) if plan.validate else None
+        limit = None if plan.validation_steps is None else plan.validation_steps * plan.batch_size
+        scored = ScoredRows(self._seat.world, limit)
+        self._validation = self._open("validation", scored) if plan.validate else None
+        self._begun: tuple[int, int, Iterator[Batch]] | None = None
+        """A stream of batches whose first one was needed before the training: its epoch, its first step, the stream."""
+        self._form: Any = None
+        """The features of some rows, without any row."""
         # A server without a model has nothing that a callback could read or change.
         serves = self._seat.rank is None and self._replica.inner_model is None
         self._callbacks = [] if serves else list(plan.callbacks)
@@ -128,12 +144,25 @@ class Training:
         self._tally = Tally(self._metrics, self._replica.own_metrics)
         self._steps: list[tuple[float, float, float]] = []
 
+    def _open(self, name: str, needs: Needs) -> Rows | FetchedRows:
+        if name in self._plan.fetched:
+            return fetched_rows(self._context, name, self._job.seed)
+        return open_rows(self._context, name, needs, self._seat)
+
     def run(self) -> FitResult:
+        """Train, and close what was opened for it."""
+        with closing(self._feed.rows), closing(self._validation or self._feed.rows):
+            return self._train_epochs()
+
+    def _train_epochs(self) -> FitResult:
         run, plan, replica = self._run, self._plan, self._replica
         gradients = self._hooked["on_gradients"]
         hook = (lambda: self._call("on_gradients")) if gradients else None
         replica.configure(replace(plan.options, on_gradients=hook))
-        replica.agree(self._context.allgather([replica.survey(part) for part in self._share()]))
+        parts, largest = self._look()
+        surveys = self._context.allgather(([replica.survey(part) for part in parts], largest))
+        replica.expect_classes(largest_of(found for _, found in surveys))
+        replica.agree([survey for survey, _ in surveys])
         first_batch = self._restore() if plan.resume is not None else 0
         records: list[dict[str, Any]] = []
         run.epoch = plan.first_epoch
@@ -165,9 +194,9 @@ class Training:
         )
 
     def _example(self) -> Any:
-        return tree_map(
-            lambda leaf: np.empty((0, *leaf.shape[1:]), leaf.dtype), features_of(self._feed.rows.slice(0, 1))
-        )
+        rows = self._feed.rows
+        features = features_of(rows.slice(0, 1)) if isinstance(rows, Rows) else self._form
+        return tree_map(lambda leaf: np.empty((0, *leaf.shape[1:]), leaf.dtype), features)
 
     def _epoch(self, epoch: int, first_batch: int) -> dict[str, Any] | None:
         """Run one epoch, or the rest of it; return None if a callback stopped the run before it began."""
@@ -226,10 +255,7 @@ class Training:
                     self._call("before_batch")
                 outcome = replica.train_step(batch, want_output)
                 if plan.terminate_on_nan and math.isnan(outcome.loss_sum):
-                    raise DataError(
-                        f"The loss became nan in step {run.batch + 1} of epoch {run.epoch}. Look for nan in the data, "
-                        "lower the learning rate or clip gradients with clip_norm=; terminate_on_nan=False continues."
-                    )
+                    raise self._nan_error()
                 self._tally.add(outcome, batch.rows)
                 run.batch += 1
                 run.step += 1
@@ -252,9 +278,27 @@ class Training:
                 if plan.trigger is not None and plan.trigger.after_step(run.step):
                     self._checkpoint(None, None)
 
+    def _nan_error(self) -> DataError:
+        rows = self._feed.rows
+        found = where_not_finite(rows, self._plan.feature_names) if isinstance(rows, Rows) else ""
+        advice = (
+            f"The data has {found}. Fill these values or drop the rows"
+            if found
+            else "The data has no nan or inf. Lower the learning rate, or clip gradients with clip_norm="
+        )
+        return DataError(
+            f"The loss became nan in step {self._run.batch + 1} of epoch {self._run.epoch}. {advice}; "
+            "terminate_on_nan=False continues."
+        )
+
     def _stream(self, epoch: int, first_batch: int) -> Iterator[Batch]:
         """Yield the epoch's batches, prefetched on a thread if a core is free for it or the disk must be read."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[:2] == (epoch, first_batch):
+            return begun[2]
         batches = self._feed.epoch(epoch, first_batch)
+        if not isinstance(self._feed.rows, Rows):
+            return batches  # they read ahead by themselves
         waits = self._feed.rows.nbytes > psutil.virtual_memory().available
         return ahead(batches) if self._place.threads > 1 or waits else batches
 
@@ -329,14 +373,35 @@ class Training:
             metrics=[metric.name for metric in self._metrics],
             reason=run.reason,
             callbacks=[[_kind(callback), callback.state()] for callback in self._callbacks],
+            shuffle=plan.shuffle,
         )
 
-    def _share(self) -> list[Any]:
-        """Return this rank's even share of the rows, as views of the shards."""
-        if self._seat.rank is None:
-            return []
+    def _look(self) -> tuple[list[Any], Largest]:
+        """Check rows before the training, as far as they are here; return some of them and their largest classes."""
         rows = self._feed.rows
-        return rows.views(*share(len(rows), self._seat.rank, self._seat.world))
+        if isinstance(rows, Rows):
+            return rows.views(*self._part()), check_labels(self._replica, rows, *self._part())
+        if self._seat.rank is None:
+            return [], {}
+        plan = self._plan
+        epoch, first = plan.first_epoch, plan.resume.batch if plan.resume is not None else 0
+        batches = self._feed.epoch(epoch, first)
+        batch = next(batches, None)
+        if batch is None:
+            return [], {}
+        # Each row is fetched once in an epoch, so the training continues with this stream.
+        self._begun = epoch, first, _with_first(batch, batches)
+        self._form = take_rows(features_of(batch.data), 0, 0)
+        self._job.backend.framework.check_rows(self._job.spec, batch.data)
+        return [batch.data], check_part(self._replica, batch.data)
+
+    def _part(self) -> tuple[int, int]:
+        """Return the rows (start, stop) that this rank checks before the training."""
+        seat, count = self._seat, len(self._feed.rows)
+        if seat.rank is None:
+            return 0, 0
+        # In some orders every rank has all rows.
+        return share(count, seat.rank, seat.world) if self._needs.shuffle is not True else self._needs(count, seat.rank)
 
     def _restore(self) -> int:
         resume = self._plan.resume
@@ -357,6 +422,7 @@ class Training:
                 f"{resume.batch_size}; now there are {len(self._feed.rows)} rows and batch_size="
                 f"{self._plan.batch_size}. Resume with the same data and batch_size, or load it and start a new fit."
             )
+        self._check_order(resume.shuffle)
         metrics = [metric.name for metric in self._metrics]
         if resume.metrics != metrics:
             raise DataError(
@@ -375,6 +441,18 @@ class Training:
         self._reseed(resume.epoch)
         self._resume_tally([part["tally"] for part in ranks if part is not None] if self._place.rank == 0 else [])
         return batch
+
+    def _check_order(self, shuffle: bool | str | None) -> None:
+        """Raise if the epoch to be resumed has another order of rows."""
+        now = self._plan.shuffle
+        # A checkpoint without the entry has a permutation of all rows, or the stored order.
+        if shuffle == now or (shuffle is None and now is not True):
+            return
+        before = "global" if shuffle is None else shuffle
+        raise DataError(
+            f"The checkpoint stands within an epoch with shuffle={before!r}; now it is shuffle={now!r}, another order "
+            f"of rows. Resume with shuffle={before!r}, or load it and start a new fit."
+        )
 
     def _resume_tally(self, sums: list[dict[str, Any]]) -> None:
         """Continue with the sums of one or more ranks."""
@@ -425,6 +503,13 @@ class Training:
             with np.errstate(invalid="ignore", divide="ignore"):
                 values = {"loss": sums[:, 0] / sums[:, 1], "lr": longest[:, 2]}
             self._context.emit(StepValues(first_step + 1, values))
+
+
+def _with_first(batch: Batch, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield a batch that was taken from a stream, then the rest of the stream."""
+    with closing(batches):  # type: ignore[type-var]
+        yield batch
+        yield from batches
 
 
 def _kind(callback: Callback) -> str:
