@@ -120,7 +120,7 @@ def _pixels(text: str) -> tuple[int, int] | None:
     if not text:
         return None
     height, _, width = text.lower().partition("x")
-    if not height.isdigit() or not (width or height).isdigit():
+    if not height.isdecimal() or not (width or height).isdecimal():
         raise ArgumentError(f"--size {text}: expected HEIGHTxWIDTH, such as 224x224.")
     return int(height), int(width or height)
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from orca.backends.registry import create_spec, find
 from orca.context import current
-from orca.core.arguments import check_count
+from orca.core.arguments import check_count, check_text, known_arguments
 from orca.errors import ArgumentError
 from orca.runs.params import Recipe
 from orca.runs.values import Learned, Setup
 
 if TYPE_CHECKING:
+    from orca.backends.base import Backend
     from orca.estimator import Estimator
 
 
@@ -55,7 +56,7 @@ def from_backend(
     places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
     settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
     recipe = Recipe("from_backend", {"name": name, **places, **settings, **arguments})
-    return _build(cls, recipe, name, places | settings, arguments)
+    return _build(cls, recipe, find(check_text("name", name), argument="name"), places | settings, arguments)
 
 
 def from_torch(
@@ -140,7 +141,7 @@ def from_keras(
         compile_args_creator: ``fn(config)`` that returns the arguments of ``model.compile``, for a creator that
             does not compile its model.
         config: Passed to creators.
-        backend: "multiworker" (TensorFlow's collectives; also "tf2", "tf_distributed"), "horovod"
+        backend: "multiworker" (sums over all ranks; also "tf2", "tf_distributed"), "horovod"
             (``compression="fp16"``), "parameter_server" (every worker owns a slice of the weights) or "mirrored"
             (MirroredStrategy: the workers are devices of one process).
         backend_options: Options of the backend.
@@ -199,6 +200,7 @@ def from_mxnet(
     return _created(cls, "from_mxnet", "mxnet", backend, places | settings, arguments, params)
 
 
+@known_arguments
 def from_openvino(
     cls: type[Estimator],
     /,
@@ -229,39 +231,44 @@ def from_openvino(
     """
     places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
     arguments = {"model_path": model_path, "model": model, "config": config, "layout": layout, "shape": shape}
-    return _created(cls, "from_openvino", "openvino", None, places, {**arguments, "example": example})
+    return _created(cls, "from_openvino", "openvino", "openvino", places, {**arguments, "example": example})
 
 
 def _created(
     cls: type[Estimator],
     constructor: str,
     framework: str,
-    backend: str | None,
+    backend: str,
     settings: Mapping[str, Any],
     arguments: Mapping[str, Any],
     params: Mapping[str, Any] | None = None,
 ) -> Estimator:
     """Create an estimator of a built-in framework; its scikit-learn parameters are those of the constructor."""
-    chosen = {} if backend is None else {"backend": backend}
+    check_text("backend", backend)
+    # A framework with a single backend offers no choice of it.
+    chosen = {} if backend == framework else {"backend": backend}
     recipe = Recipe(constructor, {**settings, **arguments, **chosen, **(params or {})})
-    return _build(cls, recipe, f"{framework}.{backend or framework}", settings, arguments)
+    return _build(cls, recipe, find(framework, backend), settings, arguments)
 
 
 def _build(
-    cls: type[Estimator], recipe: Recipe, name: str, settings: Mapping[str, Any], arguments: Mapping[str, Any]
+    cls: type[Estimator],
+    recipe: Recipe,
+    backend: Backend[Any],
+    settings: Mapping[str, Any],
+    arguments: Mapping[str, Any],
 ) -> Estimator:
     rest = dict(settings)
-    workers = _worker_count(rest.pop("workers"), rest.pop("num_workers"), rest.pop("workers_per_node"))
+    workers = _worker_count({name: rest.pop(name) for name in ("workers", "num_workers", "workers_per_node")})
     seed = rest.pop("seed", None)
-    backend = find(name)
-    setup = Setup.create(backend, create_spec(backend, arguments), workers=workers, **rest)
+    spec = create_spec(backend, arguments, also=[*settings, *(["backend"] if "backend" in recipe.params else [])])
+    setup = Setup.create(backend, spec, workers=workers, **rest)
     return cls(setup, Learned.nothing(setup, seed), recipe)
 
 
-def _worker_count(workers: int | None, num_workers: int | None, per_node: int | None) -> int:
-    counts = [count for count in (workers, num_workers) if count is not None]
-    if len(counts) > 1 or (counts and per_node is not None):
+def _worker_count(counts: Mapping[str, int | None]) -> int:
+    given = {name: check_count(name, count) for name, count in counts.items() if count is not None}
+    if len(given) > 1:
         raise ArgumentError("Give one of workers=, num_workers= and workers_per_node=, not several.")
-    if per_node is None:
-        return counts[0] if counts else 1
-    return check_count("workers_per_node", per_node) * current().nodes
+    nodes = current().nodes if "workers_per_node" in given else 1
+    return next(iter(given.values()), 1) * nodes

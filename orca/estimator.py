@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from orca import constructors
 from orca.context import current
-from orca.core.arguments import check_count, check_limit, value_range
+from orca.core.arguments import check_count, check_limit, check_range, check_text, known_arguments, optional
+from orca.core.locks import OwnLock
 from orca.runs import evaluate, params, predict, ranks, states, values
 from orca.runs.fit import fit
 from orca.shards.columns import Columns
@@ -46,6 +47,7 @@ class Estimator:
         self._recipe = recipe or params.Recipe()
         self._preferences = values.Preferences()
         self._cache = predict.PredictionCache()
+        self._learning = OwnLock()
 
     from_backend = classmethod(constructors.from_backend)
     from_torch = classmethod(constructors.from_torch)
@@ -64,6 +66,7 @@ class Estimator:
     epoch: int = _read_only("_learned.epoch", "Epochs done, an interrupted one included.")
     step: int = _read_only("_learned.step", "Steps done, over all fits.")
 
+    @known_arguments
     def fit(
         self, data: Any, y: Any = None, *,
         epochs: int | None = None, batch_size: int | None = None, max_steps: int | None = None,
@@ -71,11 +74,11 @@ class Estimator:
         steps_per_epoch: int | None = None, callbacks: Any = None,
         feature_cols: Columns = None, label_cols: Columns = None,
         sample_weight: Any = None, class_weight: Mapping[int, float] | None = None,
-        shuffle: bool = True, accumulate: int = 1,
+        shuffle: bool | str = True, accumulate: int = 1,
         clip_norm: float | None = None, clip_value: float | tuple[float, float] | None = None,
         checkpoint_trigger: Any = None, initial_epoch: int | None = None,
         resume: bool | str = False, max_failures: int = 0, terminate_on_nan: bool = True,
-        progress: bool | None = None, verbose: int | None = None, train_resize_batch_num: int | None = None,
+        progress: bool | None = None, verbose: int | str | None = None, train_resize_batch_num: int | None = None,
     ) -> History:  # fmt: skip
         """Train for some epochs; a further fit continues from there.
 
@@ -85,6 +88,8 @@ class Estimator:
                 ``fn(config, batch_size)`` that returns one of these.
             epochs: Number of epochs; ``max_steps`` ends the run after that many steps, ``steps_per_epoch`` each epoch.
             batch_size: Rows of a step over all workers; ``accumulate=k`` computes them in k pieces.
+            shuffle: True so that each worker needs only its part of the rows, "global" for a permutation of all rows,
+                False for the stored order.
             validation_data: Scored after every ``validation_freq`` epochs, at most ``validation_steps`` batches.
             feature_cols: Columns of features, as ``label_cols`` of labels.
             sample_weight: Weights of rows, an array or a column; ``class_weight`` has weights by class.
@@ -100,50 +105,52 @@ class Estimator:
         Returns:
             The History of the run, one record per epoch.
         """
-        if isinstance(y, int) and not isinstance(y, bool):
-            epochs, y = y, None
-        request = values.FitRequest(
+        y, epochs = values.labels_and_epochs(y, epochs)
+        optional(check_count)("train_resize_batch_num", train_resize_batch_num)
+        clip = check_range("clip_value", clip_value)
+        return self._fit(values.FitRequest(
             values.RowsRequest(data, y, feature_cols, label_cols, sample_weight),
             values.Length(epochs, max_steps, steps_per_epoch, initial_epoch),
-            values.StepRequest(batch_size, shuffle, accumulate, clip_norm, clip_value, class_weight, terminate_on_nan),
+            values.StepRequest(batch_size, shuffle, accumulate, clip_norm, clip, class_weight, terminate_on_nan),
             values.Validation(validation_data, validation_freq, validation_steps),
             values.Recovery(checkpoint_trigger, resume, max_failures),
-            callbacks,
-            bool(verbose) if progress is None and verbose is not None else progress,
-            self._preferences,
-        )
-        return self._fit(request)
+            callbacks, values.Display(progress, verbose), self._preferences,
+        ))  # fmt: skip
 
     def _fit(self, request: values.FitRequest) -> History:
-        try:
-            self._learned, history, error = fit(self._setup, self._learned, request, current())
-        except BaseException:
-            # A later state may have reached ranks under the next version's number.
-            self._learned = self._learned.with_new_owner()
-            raise
+        with self._learning:  # another thread's fit continues from the result of this one
+            try:
+                self._learned, history, error = fit(self._setup, self._learned, request, current())
+            except BaseException:
+                # A later state may have reached ranks under the next version's number.
+                self._learned = self._learned.with_new_owner()
+                raise
         if error is not None:
             raise error
         return history
 
+    @known_arguments
     def evaluate(
         self, data: Any, y: Any = None, *, batch_size: int = 256,
         feature_cols: Columns = None, label_cols: Columns = None, sample_weight: Any = None,
     ) -> dict[str, float]:  # fmt: skip
-        """Return loss and metrics over all rows, exactly as one process would compute them.
-
-        The arguments are those of `fit`.
-        """
+        """Return loss and metrics over all rows, exactly as one process would; arguments are those of `fit`."""
         request = values.RowsRequest(data, y, feature_cols, label_cols, sample_weight)
         return evaluate.evaluate(self._setup, self._learned, request, batch_size, current())
 
-    def score(self, data: Any, y: Any = None, *, batch_size: int = 256, **rows: Any) -> float:
-        """Return one number, the greater the better, as scikit-learn expects.
+    @known_arguments
+    def score(
+        self, data: Any, y: Any = None, *, batch_size: int = 256,
+        feature_cols: Columns = None, label_cols: Columns = None, sample_weight: Any = None,
+    ) -> float:  # fmt: skip
+        """Return one number, the greater the better: the first metric (an error with its sign turned).
 
-        It is the first metric (an error with its sign turned), or without metrics the accuracy of a classifier and
-        R² of anything else.
+        Without metrics it is the accuracy of a classifier and R² of anything else.
         """
-        return evaluate.score(self._setup, self._learned, values.RowsRequest(data, y, **rows), batch_size, current())
+        request = values.RowsRequest(data, y, feature_cols, label_cols, sample_weight)
+        return evaluate.score(self._setup, self._learned, request, batch_size, current())
 
+    @known_arguments
     def predict(
         self, data: Any, *, batch_size: int | None = None, feature_cols: Columns = None,
         output_cols: str | Sequence[str] | None = None, accelerator: str | None = None,
@@ -184,7 +191,7 @@ class Estimator:
 
     def shutdown(self) -> None:
         """End the worker processes of this estimator's size; the next call starts new ones."""
-        current().stop_gang(self._setup.topology.ranks, self._setup.preload)
+        current().stop_gang(self._setup.topology.ranks, self._setup.preload, self._setup.servers)
 
     def get_model(self) -> Any:
         """Return the model as an object of its framework, with the weights learned so far."""
@@ -209,24 +216,18 @@ class Estimator:
         return states.save(self._setup, self._learned, path)
 
     def load(self, path: str, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """Load what `save` or a checkpoint holds; return the estimator.
-
-        ``custom_objects`` are classes and functions that a Keras file refers to by name.
-        """
-        self._learned = states.load(self._setup, self._learned, path, custom_objects)
-        states.restore_callbacks(self._setup.callbacks, self._learned.position)
+        """Load what `save` or a checkpoint holds; a Keras file may name functions and classes of `custom_objects`."""
+        with self._learning:
+            self._learned = states.load(self._setup, self._learned, path, custom_objects)
+            states.restore_callbacks(self._setup.callbacks, self._learned.position)
         return self
 
-    def save_checkpoint(self, path: str) -> str:
-        """Save weights, optimizer and position; the same as `save`."""
-        return self.save(path)
-
-    def load_checkpoint(self, path: str) -> Self:
-        """Load weights, optimizer and position; the same as `load`."""
-        return self.load(path)
+    save_checkpoint = save
+    load_checkpoint = load
 
     def load_orca_checkpoint(self, path: str, version: int | None = None, prefix: str | None = None) -> Self:
         """Load the newest checkpoint below a folder, or with ``version`` the one of that step."""
+        optional(check_text)("prefix", prefix)
         return self.load(states.newest(path, version))
 
     def save_weights(self, path: str) -> str:
@@ -235,7 +236,8 @@ class Estimator:
 
     def load_weights(self, path: str) -> Self:
         """Load the weights alone, from a file or folder of `save` or `save_weights`."""
-        self._learned = states.load_weights(self._setup, self._learned, path)
+        with self._learning:
+            self._learned = states.load_weights(self._setup, self._learned, path)
         return self
 
     def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
@@ -244,7 +246,7 @@ class Estimator:
 
     def set_constant_gradient_clipping(self, min: float, max: float) -> None:
         """Limit each value of the gradient to this range in all further fits."""
-        self._preferences = replace(self._preferences, clip_value=value_range((min, max)))
+        self._preferences = replace(self._preferences, clip_value=check_range("(min, max)", (min, max)))
 
     def clear_gradient_clipping(self) -> None:
         """Clip no gradients in further fits."""
@@ -252,9 +254,7 @@ class Estimator:
 
     def set_tensorboard(self, log_dir: str, app_name: str = "") -> None:
         """Write all further fits to TensorBoard files below ``log_dir/app_name``."""
-        from orca.loggers import TensorBoard
-
-        self._preferences = replace(self._preferences, tensorboard=TensorBoard(log_dir, app_name))
+        self._preferences = self._preferences.with_tensorboard(log_dir, app_name)
 
     def get_train_summary(self, tag: str = "loss") -> list[tuple[int, float, float]]:
         """Return (step, value, time) of "loss", "lr", "rows_per_s" or a metric. Needs `set_tensorboard`."""

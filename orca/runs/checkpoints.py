@@ -55,7 +55,9 @@ def checkpoints(folder: str) -> dict[str, dict[str, Any]]:
         if not _PATTERN.fullmatch(name) or not saved_states.exists(path):
             continue
         about = saved_states.about(path)
-        if about is None or "step" not in about:
+        if about is None or not all(
+            isinstance(value, int | float) for value in (about.get("step"), about.get("time", 0))
+        ):
             _log.warning("skipping the checkpoint %r, which is damaged", path)
         else:
             descriptions[path] = about

@@ -10,9 +10,11 @@ from orca.core.arguments import check_count
 from orca.metrics import Metric
 from orca.runs.progress import ProgressBar
 from orca.runs.ranks import gang_of, job_of, remember
-from orca.runs.rows import form_of, stored
+from orca.runs.rows import form_of, reading_ranks, stored
 from orca.runs.values import Learned, RowsRequest, Setup
 from orca.runtimes.context import Context
+from orca.shards.on_rank import SentSource
+from orca.shards.orders import ScoredRows
 
 
 def evaluate(
@@ -30,9 +32,16 @@ def evaluate(
     form = form_of(setup, request, batch_size, need_labels=True)
     with stored(request.data, form, context.engine) as rows, gang.lock:
         bar = ProgressBar(0, show=False)
+        fetched = isinstance(rows, SentSource)
         job = job_of(setup, learned, gang, metrics)
         results: list[dict[str, float]] = gang.call(
-            evaluate_on_rank, job, batch_size, sources={"data": rows}, on_event=bar
+            evaluate_on_rank,
+            job,
+            batch_size,
+            fetched,
+            sources={"data": rows},
+            needs={} if fetched else {"data": ScoredRows(reading_ranks(setup))},
+            on_event=bar,
         )
         remember(learned, gang)
     return dict(results[0])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from orca.backends.base import FitCheck, StepOptions
 from orca.backends.worker.training import FitPlan, FitResult
 from orca.callbacks import Callback, Logger, LRScheduler, Progress, split
-from orca.core.arguments import check_classes, check_count, check_limit, value_range
+from orca.core.arguments import check_count
 from orca.core.pickling import check_picklable
 from orca.errors import ArgumentError
 from orca.history import History
@@ -18,12 +18,15 @@ from orca.runs.checkpoints import CheckpointWriter
 from orca.runs.fit_run import FitRun, bring_back, logged
 from orca.runs.progress import ProgressBar
 from orca.runs.ranks import gang_of, remember
-from orca.runs.rows import form_of, stored
+from orca.runs.rows import form_of, stored, validation_form
 from orca.runs.states import about, resumed
 from orca.runs.values import FitRequest, Learned, Length, Setup
 from orca.runtimes.context import Context
 from orca.shards.adapters.registry import adapt
-from orca.triggers import EveryEpoch, Trigger, as_trigger
+from orca.shards.columns import flat
+from orca.shards.on_rank import SentSource
+from orca.shards.tree import kind_of
+from orca.triggers import EveryEpoch, Trigger
 
 _ENDLESS = 2**31
 """Epochs of a run that only its number of steps ends."""
@@ -61,14 +64,18 @@ def fit(setup: Setup, learned: Learned, request: FitRequest, context: Context) -
     fitted: Fitted | None = None
     try:
         with ExitStack() as stack:
-            form = form_of(setup, request.rows, checked.batch_size)
+            form = form_of(setup, request.rows, checked.batch_size, most_rows=_most_rows(checked, request.length))
             sources = {"train": stack.enter_context(stored(request.rows.data, form, context.engine))}
             if plan.validate:
-                form = replace(form, argument="validation_data", labels=None, weights=None)
+                steps = plan.validation_steps
+                most = None if steps is None else steps * checked.batch_size
+                form = validation_form(form, request.validation.data, most)
                 sources["validation"] = stack.enter_context(stored(request.validation.data, form, context.engine))
             bar = stack.enter_context(_bar(plan, checked, request))
             stack.enter_context(logged(checked.loggers, {**about(setup, start), **_facts(setup, plan)}))
             stack.enter_context(gang.lock)
+            fetched = frozenset(name for name, rows in sources.items() if isinstance(rows, SentSource))
+            plan = replace(plan, fetched=fetched)
             run = FitRun(plan, bar, writer, checked.loggers)
             result = run.train(setup, start, gang, sources, checked.max_failures)
             fitted = Fitted(_after(start, result), run.history(result))
@@ -86,15 +93,15 @@ def _check(setup: Setup, request: FitRequest) -> _Checked:
     steps, recovery, preferences = request.steps, request.recovery, request.preferences
     batch_size = _batch_size(setup, request)
     epochs = request.length.epochs
-    if epochs is not None or request.length.max_steps is None:
-        epochs = check_count("epochs", setup.epochs if epochs is None else epochs)
-    max_failures = check_count("max_failures", recovery.max_failures, least=0)
+    if epochs is None and request.length.max_steps is None:
+        epochs = setup.epochs
+    max_failures = recovery.max_failures
     hooks, loggers = split(request.callbacks, setup.backend.framework.adapt_callback)
     schedulers = [callback for callback in setup.callbacks if isinstance(callback, LRScheduler)]
     others = [callback for callback in setup.callbacks if callback not in schedulers]
     callbacks = [*schedulers, *hooks, *others]
     _check_monitors(callbacks, request.validation.data is not None)
-    trigger = as_trigger(recovery.trigger)
+    trigger = recovery.trigger
     if trigger is not None and setup.model_dir is None and not max_failures:
         raise ArgumentError(
             "checkpoint_trigger= has nowhere to write to: give model_dir= when creating the estimator, or "
@@ -103,10 +110,10 @@ def _check(setup: Setup, request: FitRequest) -> _Checked:
     if max_failures and trigger is None:
         trigger = EveryEpoch()
     options = StepOptions(
-        check_limit("clip_norm", steps.clip_norm) or preferences.clip_norm,
-        value_range(steps.clip_value) or preferences.clip_value,
-        check_count("accumulate", steps.accumulate),
-        check_classes(steps.class_weight),
+        steps.clip_norm or preferences.clip_norm,
+        steps.clip_value or preferences.clip_value,
+        steps.accumulate,
+        steps.class_weight,
     )
     weighted = request.rows.sample_weight is not None or steps.class_weight is not None
     setup.backend.check_fit(setup.spec, FitCheck(setup.workers, options, callbacks, trigger, weighted))
@@ -140,7 +147,7 @@ def _plan(setup: Setup, learned: Learned, request: FitRequest, checked: _Checked
     """Return the state to start from and the plan for the ranks."""
     length, validation = request.length, request.validation
     if length.initial_epoch is not None:
-        learned = replace(learned, epoch=check_count("initial_epoch", length.initial_epoch, least=0))
+        learned = replace(learned, epoch=length.initial_epoch)
     start = resumed(setup, learned, request.recovery.resume)
     position = start.position if request.recovery.resume else None
     first = start.epoch if position is None else position.epoch
@@ -151,19 +158,28 @@ def _plan(setup: Setup, learned: Learned, request: FitRequest, checked: _Checked
         checked.batch_size,
         shuffle=request.steps.shuffle,
         first_step=start.step,
-        max_steps=_optional_count("max_steps", length.max_steps),
+        max_steps=length.max_steps,
         validate=validation.data is not None,
-        validation_freq=check_count("validation_freq", validation.freq),
-        validation_steps=_optional_count("validation_steps", validation.steps),
-        steps_per_epoch=_optional_count("steps_per_epoch", length.steps_per_epoch),
+        validation_freq=validation.freq,
+        validation_steps=validation.steps,
+        steps_per_epoch=length.steps_per_epoch,
         callbacks=checked.callbacks,
         options=checked.options,
         trigger=checked.trigger,
         terminate_on_nan=request.steps.terminate_on_nan,
         resume=position,
+        feature_names=_feature_names(request),
         steps_wanted=any(type(logger).steps is not Logger.steps for logger in checked.loggers),
     )
     return start, plan
+
+
+def _feature_names(request: FitRequest) -> tuple[str, ...]:
+    """Return the names of the features' columns, as far as the call tells them."""
+    rows = request.rows
+    if rows.feature_cols is None and rows.y is not None and kind_of(rows.data) == "frame":
+        return tuple(str(name) for name in rows.data.columns)
+    return tuple(flat(rows.feature_cols))
 
 
 def _last_epoch(first: int, begun: int, epochs: int | None, length: Length) -> int:
@@ -172,8 +188,12 @@ def _last_epoch(first: int, begun: int, epochs: int | None, length: Length) -> i
     return epochs if length.initial_epoch is not None else begun + epochs
 
 
-def _optional_count(name: str, value: int | None) -> int | None:
-    return None if value is None else check_count(name, value)
+def _most_rows(checked: _Checked, length: Length) -> int | None:
+    """Return how many rows the run can use, if its steps are limited; the same in a run that is resumed."""
+    limits = [] if length.max_steps is None else [length.max_steps]
+    if length.steps_per_epoch is not None and checked.epochs is not None:
+        limits.append(length.steps_per_epoch * checked.epochs)
+    return min(limits) * checked.batch_size if limits else None
 
 
 def _after(start: Learned, result: FitResult) -> Learned:
@@ -187,7 +207,7 @@ def _after(start: Learned, result: FitResult) -> Learned:
 def _bar(plan: FitPlan, checked: _Checked, request: FitRequest) -> ProgressBar:
     chosen = [logger.show for logger in checked.loggers if isinstance(logger, Progress)]
     last_epoch = plan.last_epoch if checked.epochs is not None else None
-    return ProgressBar(last_epoch, chosen[-1] if chosen else request.progress)
+    return ProgressBar(last_epoch, chosen[-1] if chosen else request.display.show)
 
 
 def _facts(setup: Setup, plan: FitPlan) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from orca.backends.worker.training import FitPlan, FitResult, fit_on_rank
 from orca.callbacks import Callback, Logger
 from orca.errors import OrcaError, WorkerError
 from orca.history import History
-from orca.launch.base import Source
+from orca.launch.base import Needs, Source
 from orca.launch.gang import Gang
 from orca.runs.checkpoints import CheckpointWriter
 from orca.runs.progress import ProgressBar
 from orca.runs.ranks import job_of
+from orca.runs.rows import reading_ranks
 from orca.runs.values import Learned, Setup
+from orca.shards.orders import ScoredRows, TrainingRows
 
 _log = logging.getLogger("orca")
 
@@ -43,7 +45,7 @@ class FitRun:
         while True:
             try:
                 results: list[FitResult] = gang.call(
-                    fit_on_rank, job, self._plan, sources=sources, on_event=self._receive
+                    fit_on_rank, job, self._plan, sources=sources, needs=self._needs(setup), on_event=self._receive
                 )
                 return results[0]
             except WorkerError as error:
@@ -62,6 +64,16 @@ class FitRun:
                     max_failures,
                 )
                 job = replace(job_of(setup, learned, gang), state=state)
+
+    def _needs(self, setup: Setup) -> dict[str, Needs]:
+        """Return which rows each rank needs."""
+        plan, workers = self._plan, reading_ranks(setup)
+        limit = None if plan.validation_steps is None else plan.validation_steps * plan.batch_size
+        needs: dict[str, Needs] = {
+            "train": TrainingRows(workers, plan.batch_size, plan.shuffle),
+            "validation": ScoredRows(workers, limit),
+        }
+        return {name: rows for name, rows in needs.items() if name not in plan.fetched}
 
     def history(self, result: FitResult) -> History:
         """Return the records of all epochs, those before a failure included."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from orca.backends.base import Backend
+from orca.core.arguments import check_flag
 from orca.errors import ArgumentError, suggest
 from orca.runs.values import Learned, Setup
 
@@ -30,7 +31,7 @@ class Recipe:
     def all_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters; with `deep` also the entries of ``config``, as ``config__<name>``."""
         params = dict(self.params)
-        if deep:
+        if check_flag("deep", deep):
             params |= {f"config__{key}": value for key, value in (params.get("config") or {}).items()}
         return params
 

@@ -9,23 +9,23 @@ from typing import Any
 from orca.backends.registry import find
 from orca.backends.worker.inference import Predict
 from orca.backends.worker.job import Job
-from orca.core.arguments import check_count
+from orca.core.arguments import check_mapping
 from orca.core.machine import usable_cpus
 from orca.core.pickling import check_picklable
-from orca.errors import ArgumentError, DataError, suggest
+from orca.errors import ArgumentError, ColumnError, DataError, listed, suggest
 from orca.runs.rows import form_of
 from orca.runs.states import blank, model_of
 from orca.runs.values import Learned, PredictRequest, RowsRequest, Setup
 from orca.runtimes.context import Context
 from orca.shards.adapters.base import Adapter, Form, Place, Prediction
-from orca.shards.adapters.registry import adapt
+from orca.shards.adapters.checking import refuse
+from orca.shards.adapters.registry import adapt, check_names
 from orca.shards.adapters.selection import check_columns
-from orca.shards.columns import Columns, flat
+from orca.shards.columns import Columns, assemble, flat
 from orca.shards.tree import Tree, describe, row_count, take_rows
 
 SAMPLE = 32
 """Rows on which a converted model is compared with the original."""
-ACCELERATORS = ("openvino",)
 
 
 class PredictionCache:
@@ -54,6 +54,8 @@ class _Rows:
     adapter: Adapter
     form: Form
     place: Place
+    by_name: bool = True
+    """Whether the model's process picks the columns; else the rows reach it as arrays."""
 
     def head(self, count: int) -> Tree:
         return self.adapter.head(count, self.form, self.place)
@@ -61,14 +63,7 @@ class _Rows:
 
 def predict(setup: Setup, learned: Learned, request: PredictRequest, context: Context, cache: PredictionCache) -> Any:
     """Return the model's outputs for the data, in the kind of the data."""
-    if request.batch_size is not None:
-        check_count("batch_size", request.batch_size)
     accelerator = request.accelerator
-    if accelerator is not None and accelerator not in ACCELERATORS:
-        raise ArgumentError(
-            f"accelerator={accelerator!r}: expected one of {', '.join(ACCELERATORS)}, or None."
-            + suggest(str(accelerator), ACCELERATORS)
-        )
     inference_only = setup.backend.framework.inference_only
     knows_inputs = inference_only or accelerator is not None
     rows = _rows(setup, request, context, knows_inputs)
@@ -91,8 +86,11 @@ def predict(setup: Setup, learned: Learned, request: PredictRequest, context: Co
 
 
 def sample_of(setup: Setup, data: Any, feature_cols: Columns, count: int, context: Context) -> Tree:
-    """Return the features of the first rows of anything that `predict` takes."""
-    return _rows(setup, PredictRequest(data, feature_cols=feature_cols), context, True).head(count)
+    """Return the features of the first rows of anything that `predict` takes, given as ``calibration_data=``."""
+    try:
+        return _rows(setup, PredictRequest(data, feature_cols=feature_cols), context, True).head(count)
+    except (ArgumentError, DataError) as error:
+        raise type(error)(f"calibration_data=: {error}") from error
 
 
 def converted(
@@ -125,27 +123,71 @@ def _rows(setup: Setup, request: PredictRequest, context: Context, may_stay: boo
     place = Place(context.engine, setup.workers, in_process, min(context.cores, usable_cpus()))
     batch_size = framework.batch_size(setup.spec, request.batch_size)
     inputs = framework.inputs(setup.spec)
-    if isinstance(data, dict) and len(inputs.names) > 1 and set(inputs.names) <= set(data):
+    feature_cols = request.feature_cols
+    if isinstance(data, dict) and feature_cols is not None:
+        chosen = _columns(list(inputs.names), None, feature_cols)
+        form = form_of(setup, RowsRequest(data, feature_cols=chosen), batch_size, need_labels=False)
+        check_columns(form, [str(key) for key in data])
+        data, feature_cols = {"x": assemble(data, chosen, "feature_cols", form.together)}, None
+    elif isinstance(data, dict) and len(inputs.names) > 1 and set(inputs.names) <= set(data):
         data = {"x": data}  # also if one of the inputs is called "x"
     adapter = adapt(data)
+    check_names(adapter, "data", feature_cols=feature_cols, output_cols=request.output_cols)
     columns = adapter.columns()
-    if columns is None and (request.feature_cols is None or not adapter.named_entries):
+    if columns is None and (feature_cols is None or not adapter.named_entries):
         several = (inputs.count or 1) > 1 and not framework.triples
-        form = form_of(setup, RowsRequest(data), batch_size, need_labels=False)
-        return _Rows(adapter, replace(form, pairs=adapter.pairs_are_labelled(several)), place)
-    chosen = _columns(list(inputs.names), columns or [], request.feature_cols)
+        form = form_of(setup, RowsRequest(data, feature_cols=feature_cols), batch_size, need_labels=False)
+        form = replace(form, pairs=adapter.pairs_are_labelled(several), inputs=inputs.count)
+        if may_stay:  # `predict` itself shows these models the first rows
+            form = replace(form, checks=replace(form.checks, rows=None))
+        return _Rows(adapter, form, place, by_name=False)
+    chosen = _columns(list(inputs.names), columns, feature_cols)
     form = form_of(setup, RowsRequest(data, feature_cols=chosen), batch_size, need_labels=False)
     if columns is not None:
         check_columns(form, columns)
+        refuse(adapter.problems(flat(chosen)), form)
+    if adapter.holds_rows and not may_stay:
+        first = adapter.head(1, form, place)
+        if row_count(first):
+            framework.check_features(setup.spec, first)
     return _Rows(adapter, form, place)
 
 
-def _columns(names: list[str], columns: list[str], chosen: Columns) -> Columns:
+def _columns(names: list[str], columns: list[str] | None, chosen: Columns) -> Columns:
     """Return the columns to read: as chosen, or those named like the model's inputs, in its order, or "features"."""
     if chosen is not None:
         by_name = isinstance(chosen, list | tuple) and len(chosen) > 1 and set(names) == set(flat(chosen))
         return names if by_name else chosen
-    return names if names and set(names) <= set(columns) else ["features"]
+    if names and columns is not None and set(names) <= set(columns):
+        return names
+    if columns is not None and "features" not in columns:
+        wanted = f"the model's inputs ({', '.join(names)}) or " if names else ""
+        raise ColumnError(
+            f"data= has named columns: choose some with feature_cols=. Without it {wanted}the column 'features' is "
+            f"used, which does not exist. Columns: {listed(columns)}." + suggest("features", columns)
+        )
+    return ["features"]
+
+
+def _check_names(setup: Setup, request: PredictRequest, rows: _Rows) -> tuple[str, ...] | None:
+    """Return the names for the outputs, if some were given and no feature has one of them."""
+    names = request.output_cols
+    if names is None:
+        return None
+    names = (names,) if isinstance(names, str) else tuple(names)
+    count = setup.backend.framework.output_count(setup.spec)
+    if count is not None and count != len(names):
+        raise ArgumentError(
+            f"output_cols={list(names)}: the model has {count} output{'s' if count > 1 else ''}, so that as many names "
+            "are needed."
+        )
+    taken = [name for name in names if name in flat(rows.form.feature_cols)]
+    if taken:
+        raise ArgumentError(
+            f"output_cols={list(names)}: {taken[0]!r} is one of the features, which the output would replace. Choose "
+            "another name."
+        )
+    return names
 
 
 def _job(setup: Setup, learned: Learned) -> Job:
@@ -153,14 +195,13 @@ def _job(setup: Setup, learned: Learned) -> Job:
 
 
 def _step(setup: Setup, learned: Learned, request: PredictRequest, rows: _Rows) -> Predict:
-    names = [request.output_cols] if isinstance(request.output_cols, str) else request.output_cols
     return Predict(
         _job(setup, learned),
         setup.backend.framework.batch_size(setup.spec, request.batch_size),
         rows.adapter.threads(rows.place),
-        feature_cols=rows.form.feature_cols,
+        feature_cols=rows.form.feature_cols if rows.by_name else None,
         together=rows.form.together,
-        output_cols=None if names is None else tuple(names),
+        output_cols=_check_names(setup, request, rows),
     )
 
 
@@ -190,6 +231,8 @@ def quantized(
     """Return an OpenVINO setup of the model in int8, calibrated on these rows."""
     from orca.backends.openvino.quantizing import quantize
 
+    if config is not None:
+        check_mapping("config", config)
     if not setup.backend.framework.inference_only:
         setup, learned = converted(setup, learned, take_rows(sample, 0, SAMPLE), cache, config)
     spec: Any = setup.spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from orca.backends.worker.inference import name_outputs
+from orca.core.machine import on_terminal
 from orca.errors import ArgumentError, DataError
 from orca.runs.output_files import OUTPUTS, output_writer
 from orca.shards.readers.image_files import CHANNELS, ENDINGS, Picture, read_group
@@ -96,7 +96,7 @@ def predict_files(
     rows_at_once = _piece_rows(est.spec, est.spec.batch_size(options.batch_size))
     pixels = options.size or _image_size(est.spec) if form == "images" else None
     source = _Source(files, form, rows_at_once, pixels, *(common_schema(files) if form == "table" else ()))
-    show = sys.stderr.isatty() if options.progress is None else options.progress
+    show = on_terminal() if options.progress is None else options.progress
     rows, began = 0, time.perf_counter()
     with (
         output_writer(suffix, output) as writer,

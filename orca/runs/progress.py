@@ -9,6 +9,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from orca.backends.worker.events import EpochEnd, EpochProgress, Record
+from orca.core.machine import on_terminal
 from orca.core.settings import settings
 from orca.launch.base import LogLine
 
@@ -23,14 +24,14 @@ class ProgressBar:
 
     def __init__(self, last_epoch: int | None, show: bool | None) -> None:
         if show is None:
-            show = sys.stderr.isatty() or "ipykernel" in sys.modules
-        self._show = show
+            show = on_terminal() or "ipykernel" in sys.modules
+        self._show = show and sys.stderr is not None
         self._last_epoch = last_epoch
         self._bar: Any = None
 
     def __call__(self, event: object) -> None:
         if isinstance(event, LogLine):
-            if settings.log_output:
+            if settings.log_output and sys.stdout is not None:
                 tqdm.write(f"[rank {event.rank}] {event.line}", file=sys.stdout)
         elif self._show and isinstance(event, EpochProgress):
             bar = self._open(event.epoch, event.total)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from orca.backends.worker.job import Job
 from orca.core.machine import usable_cpus
-from orca.errors import ResourceError
 from orca.launch.gang import Gang
 from orca.metrics import Metric
 from orca.runs.values import Learned, Setup
@@ -16,15 +14,8 @@ from orca.runtimes.context import Context
 
 def gang_of(setup: Setup, context: Context) -> Gang:
     """Return the warm gang for this setup, or a new one."""
-    ranks = setup.topology.ranks
     context.prefer(setup.preload)
-    try:
-        return context.gang(ranks, setup.preload)
-    except ResourceError:
-        slots = context.launcher(setup.preload).slots()
-        if ranks == setup.workers or slots >= ranks:
-            raise
-        raise ResourceError(_too_many(setup, context, slots)) from None
+    return context.gang(setup.topology.ranks, setup.preload, setup.servers)
 
 
 def job_of(setup: Setup, learned: Learned, gang: Gang, metrics: Sequence[Metric] | None = None) -> Job:
@@ -56,11 +47,12 @@ def explain(setup: Setup, learned: Learned, context: Context) -> str:
     """Describe what will run where, before anything starts."""
     backend, ranks = setup.backend, setup.topology.ranks
     launcher = context.launcher(setup.preload)
-    slots = launcher.slots()
+    slots, workers = launcher.slots(), ranks - setup.servers
     threads = max(1, usable_cpus() // ranks)
     lines = [
         f"{backend.framework.name} model, backend {backend.name}, epoch {learned.epoch}, seed {learned.seed}",
-        f"runtime {context.runtime}: {ranks} of {slots} slots",
+        f"runtime {context.runtime}: {workers} of {slots} slots"
+        + (f"; {setup.servers} more ranks serve the workers and need none" if setup.servers else ""),
         *backend.notes(setup.spec),
         f"ranks 0 to {ranks - 1}: {threads} thread{'s' if threads > 1 else ''} each"
         + (" if they share one host" if context.cluster.many_hosts else ""),
@@ -70,23 +62,9 @@ def explain(setup: Setup, learned: Learned, context: Context) -> str:
             f"control channel: {launcher.bind}, a port held by the driver; rendezvous: {backend.traits.rendezvous}",
             f"data: each global batch is split evenly across {setup.workers} ranks",
         ]
-    if ranks > slots:
-        advice = launcher.advice(ranks) if ranks == setup.workers else _too_many(setup, context, slots)
-        lines.append(f"will not start: {advice}")
-    gang = context.warm(ranks, setup.preload)
+    if workers > slots:
+        lines.append(f"will not start: {launcher.advice(workers)}")
+    gang = context.warm(ranks, setup.preload, setup.servers)
     for hello in gang.places if gang is not None else ():
         lines.append(f"rank {hello.rank}: running, host {hello.host}, process {hello.pid}")
     return "\n".join(lines)
-
-
-def _too_many(setup: Setup, context: Context, slots: int) -> str:
-    """Return the error text for workers that do not fit together with the processes that serve them."""
-    ranks = setup.topology.ranks
-    roles = list(setup.topology.roles) or ["worker"] * setup.workers + ["server"] * (ranks - setup.workers)
-    counts = Counter(role.split()[0] for role in roles)
-    *most, last = [f"{count} {role}{'s' if count > 1 else ''}" for role, count in counts.items()]
-    where = f'runtime="{context.runtime}", ' if context.cluster.many_hosts else ""
-    return (
-        f"{', '.join(most)} and {last} need {ranks} slots; the {context.runtime} runtime has {slots}. Use "
-        f"init_orca_context({where}cores={ranks}), or fewer workers or servers."
-    )

@@ -11,16 +11,19 @@ import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from orca.core.limits import explained_limits
 from orca.errors import ArgumentError, DataError
 
 FORMAT = 2
@@ -61,7 +64,18 @@ class _Folder:
         return bool(self.files.exists(self.place(name)))
 
     def read(self, name: str) -> bytes:
-        return bytes(self.files.cat_file(self.place(name)))
+        if not self.is_local:
+            return bytes(self.files.cat_file(self.place(name)))
+        with self.open(name) as file:
+            return file.read()
+
+    def open(self, name: str) -> BufferedReader:
+        """Open a file of a local folder; a fifo or device of that name is refused, not waited for."""
+        descriptor = os.open(self.place(name), os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise DataError(f"path={self.path!r} is damaged: {name!r} is not a regular file.")
+        return os.fdopen(descriptor, "rb")
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file; on a local disk it has reached the disk when this returns."""
@@ -104,6 +118,11 @@ def save(path: str, facts: dict[str, Any], state: Any) -> None:
         ArgumentError: The folder holds other files and no saved state.
         DataError: The state holds something that cannot be saved without pickling it.
     """
+    with explained_limits(path):
+        _save(path, facts, state)
+
+
+def _save(path: str, facts: dict[str, Any], state: Any) -> None:
     from safetensors.numpy import save as pack
 
     folder = _Folder(path)
@@ -232,12 +251,14 @@ def _read_arrays(folder: _Folder, manifest: dict[str, Any]) -> Arrays:
 
     name = manifest["arrays"]
     with contextlib.ExitStack() as stack:
-        path = Path(folder.place(name))
-        if not folder.is_local:
+        if folder.is_local:
+            path = Path(folder.place(name))
+            file = stack.enter_context(folder.open(name))
+        else:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "arrays"
             folder.files.get_file(folder.place(name), str(path))
-        with open(path, "rb") as file:
-            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+            file = stack.enter_context(open(path, "rb"))
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
         if "sha256" in manifest and manifest["sha256"] != checksum:
             raise DataError(f"path={folder.path!r} is damaged: the checksum of {name!r} does not match.")
         with _naming(folder):

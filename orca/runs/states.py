@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from orca.backends.base import State
 from orca.backends.worker.position import Position
 from orca.callbacks import Callback
+from orca.core.arguments import check_count, check_example, check_mapping, check_path, check_text, optional
 from orca.errors import ArgumentError, DataError, NotFittedError, OrcaError
 from orca.runs import saved_states
 from orca.runs.checkpoints import checkpoints, latest
@@ -40,7 +40,7 @@ def fitted_state(learned: Learned) -> State:
 
 def save(setup: Setup, learned: Learned, path: str) -> str:
     """Write weights, optimizer and position to a folder, or the model to a file of its framework."""
-    path, framework = os.fspath(path), setup.backend.framework
+    path, framework = check_path("path", path), setup.backend.framework
     own_format = path.endswith(framework.file_suffixes)
     if framework.inference_only and not own_format:
         raise ArgumentError(f"path={path!r}: a model of this kind is saved as {', '.join(framework.file_suffixes)}.")
@@ -57,7 +57,7 @@ def save(setup: Setup, learned: Learned, path: str) -> str:
 
 def save_weights(setup: Setup, learned: Learned, path: str) -> str:
     """Write the weights alone."""
-    path, state = os.fspath(path), fitted_state(learned)
+    path, state = check_path("path", path), fitted_state(learned)
     if path.endswith(setup.backend.framework.file_suffixes):
         setup.backend.framework.write_model(model_of(setup, learned), path)
     else:
@@ -67,7 +67,9 @@ def save_weights(setup: Setup, learned: Learned, path: str) -> str:
 
 def load(setup: Setup, learned: Learned, path: str, custom_objects: Mapping[str, Any] | None = None) -> Learned:
     """Return what `save` or a checkpoint holds."""
-    path, framework = os.fspath(path), setup.backend.framework
+    path, framework = check_path("path", path), setup.backend.framework
+    if custom_objects is not None:
+        check_mapping("custom_objects", custom_objects)
     if path.endswith(framework.file_suffixes):
         state = framework.read_model(setup.spec, path, custom_objects)
         return learned.with_state(state, position=None, example=None)
@@ -86,7 +88,7 @@ def load(setup: Setup, learned: Learned, path: str, custom_objects: Mapping[str,
             # The order of further epochs depends on the seed: resuming exactly needs the one that was used.
             seed=int(facts["seed"]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:
         raise DataError(f"path={path!r} is damaged: {type(error).__name__}: {error}") from error
     _check_fits(setup, loaded, path)
     return loaded
@@ -105,7 +107,7 @@ def _check_fits(setup: Setup, learned: Learned, path: str) -> None:
 
 def load_weights(setup: Setup, learned: Learned, path: str) -> Learned:
     """Return the weights of a file or folder, with everything else unchanged."""
-    path, framework = os.fspath(path), setup.backend.framework
+    path, framework = check_path("path", path), setup.backend.framework
     own_format = path.endswith(framework.file_suffixes)
     state = framework.read_model(setup.spec, path, None) if own_format else saved_states.load(path)[1]
     rest = {key: value for key, value in (learned.state or {}).items() if key != "model"}
@@ -114,23 +116,18 @@ def load_weights(setup: Setup, learned: Learned, path: str) -> Learned:
 
 def newest(path: str, version: int | None, argument: str = "path") -> str:
     """Return the newest checkpoint below a folder, or the one of a step; raise if there is none."""
-    checkpoint = latest(path, version)
+    path = check_path(argument, path)
+    checkpoint = latest(path, None if version is None else check_count("version", version, least=0))
     if checkpoint is None:
-        raise ArgumentError(f"{argument}={str(path)!r} has no checkpoint in it.")
+        raise ArgumentError(f"{argument}={path!r} has no checkpoint in it.")
     return checkpoint
 
 
-def resumed(setup: Setup, learned: Learned, resume: bool | str | os.PathLike[str] | None) -> Learned:
+def resumed(setup: Setup, learned: Learned, resume: bool | str) -> Learned:
     """Return the state that a run with ``resume=`` starts from."""
-    if resume is False or resume is None:
-        return learned
-    if isinstance(resume, os.PathLike):
-        resume = os.fspath(resume)
     if isinstance(resume, str):
         return load(setup, learned, newest(resume, None, "resume"))
-    if resume is not True:
-        raise ArgumentError(f"resume={resume!r}: expected True or the path of a checkpoint.")
-    if setup.model_dir is None:
+    if not resume or setup.model_dir is None:
         return learned
     is_state = saved_states.exists(setup.model_dir)
     paths = [setup.model_dir] if is_state else list(checkpoints(setup.model_dir))
@@ -155,12 +152,14 @@ def restore_callbacks(callbacks: tuple[Callback, ...], position: Position | None
 
 def export(setup: Setup, learned: Learned, kind: str, path: str, example: Tree | None) -> str:
     """Write the model for other programs; return the path written."""
+    kind, path = check_text("kind", kind, "the name of a format"), check_path("path", path)
+    example = optional(check_example)("example", example)
     if example is None and learned.example is not None:
         example = blank(learned.example)
     framework = setup.backend.framework
     if example is None and not framework.inference_only:
         raise NotFittedError("export needs the form of the inputs: give example= (a few rows), or fit first.")
-    return framework.export(model_of(setup, learned), kind, str(path), example)
+    return framework.export(model_of(setup, learned), kind, path, example)
 
 
 def blank(example: Tree) -> Tree:
