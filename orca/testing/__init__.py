@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from orca.testing.adapter import ADAPTER_CHECKS, AdapterCase, check_adapter
     from orca.testing.backend import BACKEND_CHECKS, check_backend
     from orca.testing.cases import BackendCase
+    from orca.testing.fault_cells import FaultResult, fault_table
+    from orca.testing.fault_kinds import FAULTS, PHASES, FaultKind
+    from orca.testing.fault_matrix import check_faults
     from orca.testing.report import Check, NotApplicable, Result, require, table
     from orca.testing.runtime import RUNTIME_CHECKS, check_runtime
 
@@ -23,11 +26,17 @@ _PLACES = {
     "BACKEND_CHECKS": "backend",
     "BackendCase": "cases",
     "Check": "report",
+    "FAULTS": "fault_kinds",
+    "FaultKind": "fault_kinds",
+    "FaultResult": "fault_cells",
+    "PHASES": "fault_kinds",
     "RUNTIME_CHECKS": "runtime",
     "NotApplicable": "report",
     "Result": "report",
     "check_adapter": "adapter",
     "check_backend": "backend",
+    "check_faults": "fault_matrix",
+    "fault_table": "fault_cells",
     "check_runtime": "runtime",
     "require": "report",
     "table": "report",
@@ -39,12 +48,18 @@ __all__ = [
     "BACKEND_CHECKS",
     "BackendCase",
     "Check",
+    "FAULTS",
+    "FaultKind",
+    "FaultResult",
     "NotApplicable",
+    "PHASES",
     "RUNTIME_CHECKS",
     "Result",
     "check_adapter",
     "check_backend",
+    "check_faults",
     "check_runtime",
+    "fault_table",
     "require",
     "table",
 ]

@@ -147,11 +147,12 @@ def batches(
     >>> [rows.tolist() for rows, _ in batches(x, x, epochs=1, batch_size=2, seed=0, shuffle=False)]
     [[0, 1], [2]]
     """
+    from orca.shards.orders import order_of
+
+    order = order_of(shuffle, len(x), batch_size)
     for epoch in range(epochs):
-        order = np.random.default_rng([seed, epoch]).permutation(len(x)) if shuffle else np.arange(len(x))
-        for start in range(0, len(x), batch_size):
-            index = order[start : start + batch_size]
-            yield x[index], y[index]
+        for step in order.epoch(seed, epoch, 0, 1):
+            yield x[step.rows], y[step.rows]
 
 
 def cut(x: Array, y: Array, sizes: Sequence[int]) -> XShards:

@@ -34,7 +34,8 @@ def topology(est: Estimator) -> Topology:
 
 def hellos(est: Estimator, context: Context) -> list[Hello]:
     """The ranks of an estimator that run now."""
-    gang = context.warm(topology(est).ranks, est.backend.traits.preload)
+    ranks = topology(est).ranks
+    gang = context.warm(ranks, est.backend.traits.preload, max(0, ranks - est.workers))
     return [] if gang is None else gang.places
 
 

@@ -58,7 +58,7 @@ def predict_frames(case: BackendCase, context: Context) -> None:
     for what, frame in {"pandas": to_pandas(frame_of(context, x, y)), context.runtime: frame_of(context, x, y)}.items():
         columns = list(frame.columns() if callable(frame.columns) else frame.columns)
         predicted = est.predict(frame, feature_cols=NAMES, batch_size=16)
-        assert type(predicted) is type(frame), f"a {type(frame).__name__} gave a {type(predicted).__name__}"
+        assert isinstance(predicted, type(frame)), f"a {type(frame).__name__} gave a {type(predicted).__name__}"
         predicted = to_pandas(predicted)
         assert list(predicted.columns) == [*columns, "prediction"], f"columns {list(predicted.columns)}"
         np.testing.assert_array_equal(predicted["id"], np.arange(61), f"rows of a {what} frame")
