@@ -150,7 +150,7 @@ def test_several_optimizers_train_and_resume_as_in_one_process(local: Context, b
     keras.utils.set_random_seed(3)
     alone, losses = two_optimizers({}), []
     for epoch in range(4):
-        order = global_order(37, 3, epoch, True)
+        order = global_order(37, 16, 3, epoch, True)
         parts = [order[low : low + 16] for low in range(0, 37, 16)]
         sums = [alone.train_on_batch(x[part], y[part], return_dict=True)["loss"] * len(part) for part in parts]
         losses.append(sum(sums) / 37)

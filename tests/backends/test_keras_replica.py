@@ -11,18 +11,19 @@ import pytest
 from orca.backends.base import StepOptions
 from orca.backends.keras.callbacks import adapt
 from orca.backends.keras.packing import pack
-from orca.backends.keras.reducers import Collective
+from orca.backends.keras.reducers import MeshReducer
 from orca.backends.keras.replica import KerasReplica
 from orca.backends.keras.slices import SlicedReplica, check_optimizer
 from orca.backends.keras.sync import Reducer
 from orca.callbacks import Run
 from orca.errors import ArgumentError
+from orca.launch.mesh import Mesh
 from orca.shards.feed import Batch
 from tests.backends.test_keras import data, scaled
 from tests.conformance.keras_models import model_creator, same_weights
 
 NUMBERS = itertools.count(1)
-"""Numbers of replicas, whose collectives must not be confused."""
+"""Numbers of replicas, whose reductions must not be confused."""
 
 
 def batch(x, y):
@@ -85,7 +86,7 @@ def pair(make_optimizer):
     keras.utils.set_random_seed(0)
     alone = odd(make_optimizer())
     keras.utils.set_random_seed(0)
-    return alone, SlicedReplica(odd(make_optimizer()), Collective(1, next(NUMBERS)), 0)
+    return alone, SlicedReplica(odd(make_optimizer()), MeshReducer(Mesh(0, {}), next(NUMBERS)), 0)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_a_trained_model_keeps_its_slots_when_it_is_sliced():
     keras.utils.set_random_seed(0)
     alone = odd(keras.optimizers.Adam(0.05))
     alone.train_on_batch(x, y)
-    replica = SlicedReplica(pack(alone).open(), Collective(1, next(NUMBERS)), 0)
+    replica = SlicedReplica(pack(alone).open(), MeshReducer(Mesh(0, {}), next(NUMBERS)), 0)
     assert len(replica.inner_optimizer.variables) == 2  # no slots besides those of the slice
     alone.train_on_batch(x, y)
     replica.train_step(batch(x, y), False)

@@ -133,3 +133,40 @@ def test_iterators_that_withhold_rows_are_refused():
     with pytest.raises(DataError, match='rollover.*use "keep"'):
         list(batches(loader))
     assert sum(len(labels) for _, labels in batches(mx.io.NDArrayIter(x, y, batch_size=4))) == 10
+
+
+def test_classes_that_the_model_lacks_are_refused(local: Context):
+    x, y = make_data(32)
+    est = estimator(1, None)
+    with pytest.raises(DataError, match=r"y of data= has 1\.5 in row 4; SoftmaxCrossEntropyLoss expects class numbers"):
+        est.fit(x, np.where(np.arange(32) == 4, 1.5, y))
+    with pytest.raises(DataError, match="class -1 in row 4"):
+        est.fit(x, np.where(np.arange(32) == 4, -1, y))
+    assert not any(gang.running for gang in local._gangs._gangs.values())
+    symbol = estimator(1, None, model_creator=symbol_creator, loss_creator=None)
+    for one in (est, symbol):
+        for call in (one.fit, one.evaluate):
+            with pytest.raises(WorkerError, match="class 7 in row 4; the model has 2 classes, 0 to 1"):
+                call(x, np.where(np.arange(32) == 4, 7, y))
+
+
+class TwoColumns(gluon.Block):
+    """Takes one column after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = gluon.nn.Dense(2, in_units=2)
+
+    def forward(self, left, right, *rest):
+        return self.body(mx.nd.stack(left, right, axis=1))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_columns_are_inputs_of_a_block(local: Context, count):
+    pandas = pytest.importorskip("pandas")
+    x, y = make_data(32)
+    names = ["a", "b", "c"][:count]
+    frame = pandas.DataFrame({**dict(zip(names, x.T, strict=False)), "label": y})
+    est = estimator(1, None, model_creator=lambda config: TwoColumns())
+    assert est.fit(frame, feature_cols=names, label_cols="label", batch_size=8)["rows"] == [32]
+    assert len(est.predict(frame, feature_cols=names)) == 32

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from orca import Estimator, create_config
+from orca import Estimator, create_config, init_orca_context
 from orca.context import Context
 
 mx = pytest.importorskip("mxnet")
@@ -34,6 +37,38 @@ def get_loss(config):
 
 
 def test_the_guide_snippets(context: Context):
+    follow_the_guide()
+
+
+def test_the_guide_snippets_on_two_cores():
+    with init_orca_context(cores=2):
+        follow_the_guide()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(170)
+def test_the_guide_snippets_on_a_ray_of_two_cpus():
+    follow_in_a_program('init_orca_context(runtime="ray", cores=2, address="local")')
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(170)
+def test_the_guide_snippets_on_a_spark_of_two_cores():
+    follow_in_a_program('init_orca_context(runtime="spark", cores=2)')
+
+
+def follow_in_a_program(context: str) -> None:
+    """Follow the guide in another process, as this one has a Ray and a Spark with more cores."""
+    program = (
+        f"from orca import init_orca_context\nfrom tests.backends.test_mxnet_seed import follow_the_guide\n"
+        f"with {context} as context:\n    follow_the_guide()\n    print(context.cores)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=160)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.split()[-1] == "2"
+
+
+def follow_the_guide() -> None:
     config = create_config(log_interval=2, optimizer="adam",
                            optimizer_params={'learning_rate': 0.02})  # fmt: skip
     est = Estimator.from_mxnet(config=config,

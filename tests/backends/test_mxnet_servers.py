@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from orca import WorkerError, create_config
+from orca.backends.mxnet import local_sockets
 from orca.backends.mxnet.nets import Weight
 from orca.backends.mxnet.optimizers import Learner
 from orca.callbacks import Callback, EarlyStopping, ModelCheckpoint
@@ -25,7 +26,7 @@ from tests.conformance.mxnet_models import model_creator
 
 
 class TakenPort:
-    """A model creator that, once unpickled, makes the scheduler use a port that is taken."""
+    """A model creator that, once unpickled, makes the scheduler use a socket that it cannot open."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -37,16 +38,21 @@ class TakenPort:
         from orca.backends.mxnet import kvstore
 
         self.__dict__.update(state)
-        kvstore.held_port = lambda context: self.port
+        held, last = kvstore.held_port, lambda place: place.rank == place.world - 1
+        kvstore.held_port = lambda context: self.port if last(context.place) else held(context)
 
 
 def test_a_scheduler_that_cannot_listen_ends_fit_instead_of_hanging(local: Context):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        taken.listen()
+        port = taken.getsockname()[1]
+        local_sockets.path_of(port).mkdir()
         began = time.monotonic()
-        with pytest.raises(WorkerError, match="scheduler") as caught:
-            estimator(2, model_creator=TakenPort(taken.getsockname()[1])).fit(*make_data(16), batch_size=8)
+        try:
+            with pytest.raises(WorkerError, match="scheduler") as caught:
+                estimator(2, model_creator=TakenPort(port)).fit(*make_data(16), batch_size=8)
+        finally:
+            local_sockets.path_of(port).rmdir()
     assert time.monotonic() - began < 30
     assert "bind failed" in str(caught.value)
 

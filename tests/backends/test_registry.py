@@ -36,10 +36,10 @@ def test_backends_are_known_by_both_names_and_by_aliases():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("torch.horovd", r"backend='horovd' is not known for torch. Known: horovod, .*Did you mean 'horovod'"),
-        ("torhc.horovod", r"backend='torhc.horovod': no backend of 'torhc'.*torch.horovod.*Did you mean 'torch'"),
-        ("jax", r"backend='jax': no backend of 'jax' is registered"),
-        ("torch", r"backend='' is not known for torch. Known: horovod"),
+        ("torch.horovd", r"name='torch.horovd' is not known for torch. Known: horovod, .*Did you mean 'horovod'"),
+        ("torhc.horovod", r"name='torhc.horovod': no backend of 'torhc'.*torch.horovod.*Did you mean 'torch'"),
+        ("jax", r"name='jax': no backend of 'jax' is registered"),
+        ("torch", r"name='torch' is not known for torch. Known: horovod"),
     ],
 )
 def test_unknown_backends_are_refused_with_the_known_ones(name, words):

@@ -57,12 +57,15 @@ def test_losses_are_means_over_the_rows_of_all_ranks(local: Context, loss):
     y = Y.copy()
     if loss.ignore_index == -100 and loss.weight is None:
         y[::3] = -100
+    # Plain torch divides by zero in a step whose rows all have weight zero, as the few of a short last step may.
+    x = X[:40] if loss.weight is not None and not loss.weight[0] else X
+    y = y[: len(x)]
     est = estimator(3, loss=loss)
-    est.fit(X, y, epochs=2, batch_size=10)
-    alone = train_alone(X, y, epochs=2, batch_size=10, seed=3, loss=loss)
+    est.fit(x, y, epochs=2, batch_size=10)
+    alone = train_alone(x, y, epochs=2, batch_size=10, seed=3, loss=loss)
     same_weights(est.get_model(), alone)
-    expected = loss(alone(torch.from_numpy(X)), torch.from_numpy(y)).item()
-    assert est.evaluate(X, y)["loss"] == pytest.approx(expected, rel=1e-5)
+    expected = loss(alone(torch.from_numpy(x)), torch.from_numpy(y)).item()
+    assert est.evaluate(x, y)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_ignored_labels_outside_the_classes_work_in_double_precision(local: Context):

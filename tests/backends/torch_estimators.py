@@ -40,7 +40,7 @@ def alone(x, y, step, *, epochs=2, batch_size=16, model=model_creator, optimizer
     net = model({})
     opt = optimizer(net, {"lr": lr})
     for epoch in range(epochs):
-        order = global_order(len(x), SEED, epoch, True)
+        order = global_order(len(x), batch_size, SEED, epoch, True)
         for start in range(0, len(x), batch_size):
             rows = order[start : start + batch_size]
             opt.zero_grad()

@@ -10,8 +10,21 @@ from dataclasses import dataclass
 import pytest
 
 from orca.context import Context, current, init_orca_context
-from orca.testing import ADAPTER_CHECKS, BACKEND_CHECKS, AdapterCase, BackendCase, Check, NotApplicable, Result, table
+from orca.testing import (
+    ADAPTER_CHECKS,
+    BACKEND_CHECKS,
+    AdapterCase,
+    BackendCase,
+    Check,
+    FaultResult,
+    NotApplicable,
+    Result,
+    fault_table,
+    table,
+)
+from orca.testing.fault_matrix import perform_fault
 from orca.testing.report import FAILED, PASSED, SKIPPED
+from tests.conformance.fault_cells import FaultCell, all_cells, sample_of
 from tests.conftest import SLOTS
 
 SMOKE = ("empty_shard", "learns_asynchronously")
@@ -21,6 +34,7 @@ FEWER_WORKERS = {"even_shards": (1, 3), "uneven_shards": (2,), "last_batch_of_on
 FAST = ("exact_scores", "predict_arrays")
 """What the fast part of the suite runs of such frameworks, beside the smoke checks."""
 RESULTS = pytest.StashKey[list[Result]]()
+FAULT_RESULTS = pytest.StashKey[list[FaultResult]]()
 
 
 @dataclass(frozen=True)
@@ -86,6 +100,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         module, matrix = metafunc.module, metafunc.config.getoption("--matrix")
         found = adapter_cells(module) if hasattr(module, "ADAPTERS") else cells(module, matrix)
         metafunc.parametrize("cell", [cell.param() for cell in found])
+    if "fault_cell" in metafunc.fixturenames:
+        module, matrix = metafunc.module, metafunc.config.getoption("--matrix")
+        everything = all_cells(module.FAULT_CASES, module.FIRST)
+        chosen = [cell for cell in everything if not cell.reason] if matrix else sample_of(everything, module.SAMPLE)
+        metafunc.parametrize("fault_cell", [cell.param() for cell in chosen])
+        if matrix:
+            noted = metafunc.config.stash.setdefault(FAULT_RESULTS, [])
+            noted.extend(cell.skipped() for cell in everything if cell.reason)
 
 
 @pytest.fixture
@@ -128,8 +150,27 @@ def perform(request: pytest.FixtureRequest):
     return run
 
 
+@pytest.fixture
+def strike(request: pytest.FixtureRequest):
+    """Run a cell of the fault matrix, and note the result for the table."""
+
+    def run(cell: FaultCell) -> None:
+        context = joined(cell.runtime, request)
+        result = perform_fault(cell.kind, cell.phase, cell.case, context, cell.first)
+        request.config.stash.setdefault(FAULT_RESULTS, []).append(result)
+        if result.outcome == SKIPPED:
+            pytest.skip(result.detail)
+        assert result.outcome == PASSED, result.detail
+
+    return run
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     results = config.stash.get(RESULTS, [])
     if results:
         terminalreporter.section("conformance: checks and seconds")
         terminalreporter.write_line(table(results))
+    faults = config.stash.get(FAULT_RESULTS, [])
+    if any(result.outcome != SKIPPED for result in faults):
+        terminalreporter.section("faults: cells, and seconds from the fault to the end of the call")
+        terminalreporter.write_line(fault_table(faults))

@@ -28,11 +28,14 @@ def optimizer_creator(model: nn.Module, config: dict[str, Any]) -> torch.optim.O
     return torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
 
 
-def global_order(rows: int, seed: int, epoch: int, shuffle: bool) -> Array:
-    """Return the documented row order of an epoch."""
+def global_order(rows: int, batch_size: int, seed: int, epoch: int, shuffle: bool) -> Array:
+    """Return the documented row order of an epoch: the next row of each lane in turn, each lane shuffled by itself."""
     if not shuffle:
         return np.arange(rows)
-    return np.random.default_rng([seed, epoch]).permutation(rows)
+    key = np.random.SeedSequence([seed, epoch]).generate_state(2, np.uint64)
+    numbers = np.random.Philox(key=key).random_raw(rows)
+    lanes = [lane[np.argsort(numbers[lane])] for lane in np.array_split(np.arange(rows), batch_size)]
+    return np.array([lane[step] for step in range(len(lanes[0])) for lane in lanes if step < len(lane)])
 
 
 def train_alone(
@@ -52,7 +55,7 @@ def train_alone(
     optimizer = optimizer_creator(model, {"lr": lr})
     criterion = loss or nn.CrossEntropyLoss()
     for epoch in range(epochs):
-        order = global_order(len(x), seed, epoch, shuffle)
+        order = global_order(len(x), batch_size, seed, epoch, shuffle)
         for start in range(0, len(x), batch_size):
             index = order[start : start + batch_size]
             optimizer.zero_grad()

@@ -126,11 +126,90 @@ def test_joined_ray_is_not_stopped(ray_cluster):
     assert ray_cluster.is_initialized()
 
 
+@pytest.mark.ray
+@pytest.mark.timeout(170)
+def test_a_ray_that_the_environment_names_is_joined_and_says_so(ray_cluster, monkeypatch):
+    address = ray_cluster.get_runtime_context().gcs_address
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent("""
+                from orca import init_orca_context, stop_orca_context
+                from orca.errors import ArgumentError
+                for options in ({"cores": 2}, {"memory": "1g"}, {"num_cpus": 2}):
+                    try:
+                        init_orca_context(runtime="ray", **options)
+                    except ArgumentError as error:
+                        print(error)
+                print(init_orca_context(runtime="ray").cores)
+                stop_orca_context()
+                print(init_orca_context(runtime="ray", address="local", cores=1).cores)
+                stop_orca_context()
+            """),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=160,
+    )
+    assert done.returncode == 0, done.stderr
+    *refused, joined, started = done.stdout.splitlines()
+    assert (joined, started) == (str(SLOTS), "1")
+    assert len(refused) == 3
+    for name, line in zip(("cores=2", "memory='1g'", "num_cpus=2"), refused, strict=True):
+        assert line.startswith(f"{name} is for a new Ray, but RAY_ADDRESS={address} names a running one")
+        assert 'address="local"' in line
+    assert f"joining the Ray cluster at {address}, which RAY_ADDRESS names" in done.stderr
+    assert ray_cluster.is_initialized()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(170)
+def test_the_file_of_a_ray_that_no_longer_runs_is_ignored_with_a_warning(tmp_path):
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    (folder / "ray_current_cluster").write_text("127.0.0.1:1")
+    output = run(
+        f"""
+        import os, sys
+        os.environ["RAY_TMPDIR"] = {str(tmp_path)!r}
+        import logging
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        from orca.errors import ResourceError
+        from orca.runtimes.base import RuntimeRequest
+        from orca.runtimes.ray import RayRuntime, find_cluster
+        print(find_cluster({{}}))
+        os.environ["RAY_ADDRESS"] = "127.0.0.1:1"
+        for options in ({{}}, {{"address": "127.0.0.1:2"}}):
+            try:
+                RayRuntime.start(RuntimeRequest("ray", options=options))
+            except ResourceError as error:
+                print(error)
+        print(find_cluster({{"address": "local"}}))
+        """
+    )
+    lines = output.splitlines()
+    assert (
+        lines[0]
+        == f"{folder}/ray_current_cluster names a Ray cluster at 127.0.0.1:1 that no longer runs; starting a new one"
+    )
+    assert lines[1] == "None"
+    assert lines[2].startswith("joining the Ray cluster at 127.0.0.1:1, which RAY_ADDRESS names")
+    assert lines[3].startswith("The Ray cluster that RAY_ADDRESS=127.0.0.1:1 names cannot be joined: nothing listens")
+    assert lines[4].startswith("The Ray cluster that address='127.0.0.1:2' names cannot be joined: nothing listens")
+    assert lines[5] == "None"
+
+
 @pytest.mark.spark
 def test_joined_spark_is_not_stopped_and_context_acts_as_sparkcontext(spark_session):
     sc = init_orca_context(runtime="spark")
     assert OrcaContext.get_spark_session() is spark_session
     assert sc.parallelize(range(10), 2).sum() == 45
+    again = type(spark_session)(sc)  # as in programs of old: SparkSession(sc)
+    assert again.createDataFrame([(1, "a"), (2, "b")], "n int, t string").rdd.map(lambda row: row.n).sum() == 3
+    with pytest.raises(AttributeError, match="no 'paralelize'"):
+        sc.paralelize  # noqa: B018
     stop_orca_context()
     assert spark_session.range(3).count() == 3
 

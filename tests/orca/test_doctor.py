@@ -212,6 +212,22 @@ def test_java_is_checked_for_its_version_and_for_the_module_that_spark_loads(
     assert bool(fix) == bool(words)
 
 
+@pytest.mark.skipif(not doctor._exists("pyspark"), reason="needs pyspark")
+def test_spark_does_not_start_with_a_java_that_lacks_its_module(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    version = "echo 'openjdk version \"21.0.1\" 2025-01-01' >&2"
+    java.write_text(f"#!/bin/sh\n{version}\ncase $1 in --add-modules*) exit 1;; esac\n")
+    java.chmod(0o755)
+    code = "from orca import init_orca_context; init_orca_context(runtime='spark')"
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=170, env=environment)
+    last = run.stderr.strip().splitlines()[-1]
+    assert 'MissingPackageError: runtime="spark" has no Java that it can use: Java 21' in last
+    assert "lacks a module" in last
+    assert "Run: apt-get install openjdk-17" in last
+
+
 def test_bare_command_shows_help_and_version_is_the_installed_one() -> None:
     bare, version = orca(), orca("--version")
     assert bare.returncode == version.returncode == 0

@@ -33,7 +33,7 @@ BAD_FITS = {
     "lengths": (lambda est: est.fit(X, Y[:7]), DataError, r"different numbers of rows \(x: 20, y: 7\)"),
     "no rows": (lambda est: est.fit(X[:0], Y[:0]), DataError, "has no rows"),
     "objects": (lambda est: est.fit(np.array([[1], [2, 3]], object), Y[:2]), DataError, "dtype object"),
-    "scalar": (lambda est: est.fit(X, np.float32(3)), DataError, "y is a single number"),
+    "scalar": (lambda est: est.fit(X, np.float32(3)), DataError, "y=.*expected data with rows"),
     "labels twice": (lambda est: est.fit({"x": X, "y": Y}, Y), DataError, "given twice"),
     "batch_size 0": (lambda est: est.fit(X, Y, batch_size=0), ArgumentError, "batch_size=0: expected an integer"),
     "batch_size 1": (lambda est: est.fit(X, Y, batch_size=1), ArgumentError, r"batch_size=1 is smaller than workers=2"),

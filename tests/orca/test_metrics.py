@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -342,3 +343,40 @@ def test_an_unusable_specification_says_what_to_do(spec: object, words: list[str
 def test_arrays_that_do_not_match_are_refused(name: str, target: Any, output: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         one(name).update({}, target, output)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda pred, target: 10 * pred.sum() + target.sum(),
+        lambda y_pred, y_true: 10 * y_pred.sum() + y_true.sum(),
+        lambda output, label: 10 * output.sum() + label.sum(),
+        lambda logits, y: 10 * logits.sum() + y.sum(),
+        lambda a, target: 10 * a.sum() + target.sum(),
+        lambda predicted_labels, labels: 10 * predicted_labels.sum() + labels.sum(),
+        lambda target, output: target.sum() + 10 * output.sum(),
+        lambda y_true, y_pred: y_true.sum() + 10 * y_pred.sum(),
+        lambda a, b: a.sum() + 10 * b.sum(),
+        lambda x, y: x.sum() + 10 * y.sum(),
+        lambda labels, scores, weight=1: labels.sum() + 10 * scores.sum(),
+        lambda *arrays: arrays[0].sum() + 10 * arrays[1].sum(),
+    ],
+)
+def test_the_names_of_its_parameters_decide_what_a_function_receives(function: Any):
+    [metric] = resolve({"mine": function})
+    state = metric.update(metric.empty(), np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    assert metric.compute(cloudpickle.loads(cloudpickle.dumps(metric)).merge([state])) == 73
+
+
+def test_functions_that_cannot_be_metrics_are_refused():
+    for function, words in (
+        (lambda pred, output: 0.0, r"\(pred, output\): both names mean the output"),
+        (lambda target, label: 0.0, r"\(target, label\): both names mean the target"),
+        (lambda target: 0.0, r"metrics= has the parameters \(target\)"),
+        (lambda a, b, c: 0.0, r"metrics= has the parameters \(a, b, c\)"),
+        (int, "metrics=<class 'int'> is not known"),
+        (None, "metrics=None is not known"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            resolve({"mine": function})
+    assert resolve(None) == []

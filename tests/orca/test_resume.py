@@ -104,3 +104,16 @@ def test_resume_with_other_data_is_rejected_with_both_row_counts(local: Context,
     est.fit(x, y, batch_size=8, max_steps=3, checkpoint_trigger=EveryEpoch())
     with pytest.raises(WorkerError, match="step 3 of an epoch over 64 rows with batch_size=8; now there are 60 rows"):
         est.fit(x[:60], y[:60], batch_size=8, resume=True)
+
+
+def test_an_epoch_is_resumed_in_its_own_order(local: Context, tmp_path):
+    x, y = make_data(64)
+    est = estimator("torch_distributed", model_dir=str(tmp_path))
+    est.fit(x, y, batch_size=8, max_steps=3, checkpoint_trigger=EveryEpoch(), shuffle="global")
+    with pytest.raises(WorkerError, match=r"shuffle='global'; now it is shuffle=True.*Resume with shuffle='global'"):
+        est.fit(x, y, batch_size=8, resume=True)
+    est.fit(x, y, batch_size=8, epochs=1, resume=True, shuffle="global")
+    whole = estimator("torch_distributed")
+    whole.fit(x, y, batch_size=8, epochs=1, shuffle="global")
+    for key, value in est.get_state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), whole.get_state_dict()[key].numpy())

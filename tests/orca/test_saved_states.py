@@ -101,6 +101,16 @@ def _arrays(folder: Path) -> Path:
     return next(folder.glob("arrays-*.safetensors"))
 
 
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
 DAMAGE = {
     "empty manifest": lambda folder: (folder / "orca.json").write_bytes(b""),
     "half a manifest": lambda folder: (folder / "orca.json").write_bytes((folder / "orca.json").read_bytes()[:40]),
@@ -110,6 +120,11 @@ DAMAGE = {
     "no arrays named": lambda folder: _manifest(folder, arrays=...),
     "no state": lambda folder: _manifest(folder, state=...),
     "arrays elsewhere": lambda folder: _manifest(folder, arrays="../other.safetensors"),
+    "arrays at an absolute path": lambda folder: _manifest(folder, arrays=str(_arrays(folder))),
+    "fifo as manifest": lambda folder: _fifo(folder / "orca.json"),
+    "fifo as arrays": lambda folder: _fifo(_arrays(folder)),
+    "device as manifest": lambda folder: _link(folder / "orca.json", "/dev/zero"),
+    "device as arrays": lambda folder: _link(_arrays(folder), "/dev/zero"),
     "newer format": lambda folder: _manifest(folder, format=99),
     "unknown array": lambda folder: _manifest(folder, state={"w": {"orca.array": "77"}}),
     "missing arrays": lambda folder: _arrays(folder).unlink(),

@@ -127,7 +127,6 @@ EXPECTED_FAILURES = {
     "check_n_features_in": "images and several inputs have no number of features",
     "check_n_features_in_after_fitting": "images and several inputs have no number of features",
     "check_sample_weight_equivalence_on_dense_data": "repeated rows form other batches than rows of weight two",
-    "check_complex_data": "torch has complex models; a model with real weights raises its own error",
     "check_dtype_object": "arrays of Python objects are refused with another message",
     "check_estimators_empty_data_messages": "rows without features are refused with another message",
     "check_requires_y_none": "missing labels are refused with another message",

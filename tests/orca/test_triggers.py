@@ -45,9 +45,9 @@ def test_triggers_name_invalid_arguments():
         with pytest.raises(ArgumentError, match="checkpoint_trigger="):
             as_trigger(trigger)
     for interval in (0, -1, 1.5, True, "3"):
-        with pytest.raises(ArgumentError, match=r"EveryEpoch\(.*at least 1"):
+        with pytest.raises(ArgumentError, match=r"EveryEpoch: interval=.*at least 1"):
             EveryEpoch(interval)
-        with pytest.raises(ArgumentError, match=r"SeveralIteration\(.*at least 1"):
+        with pytest.raises(ArgumentError, match=r"SeveralIteration: interval=.*at least 1"):
             SeveralIteration(interval)
     with pytest.raises(ArgumentError, match="at least 1"):
         as_trigger(0)

@@ -15,7 +15,7 @@ from torch import nn
 from orca import Estimator, WorkerError, XShards, init_orca_context
 from orca.context import Context
 from orca.errors import ColumnError, DataError
-from orca.shards.adapters.base import Form
+from orca.shards.adapters.base import Checks, Form
 from orca.shards.adapters.registry import adapt
 from orca.shards.columns import arrow_to_numpy, assemble
 from orca.shards.engines.spark_frames import first_rows
@@ -127,7 +127,7 @@ def test_spark_columns_of_every_type(spark_session):
     frame = spark_session.createDataFrame(rows, types.StructType(fields)).repartition(3)
 
     def column(name):
-        found = arrays_of(frame, context, feature_cols=[name], label_cols="i")
+        found = arrays_of(frame, context, feature_cols=[name], label_cols="i", checks=Checks(other_kinds="UM"))
         return found["x"][np.argsort(found["y"])]
 
     assert column("i").dtype == np.int32

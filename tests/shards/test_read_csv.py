@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -91,6 +93,10 @@ OPTIONS = [
     {"dtype": {"row": "int16"}, "usecols": ["row"]},
     {"names": ["p", "q", "r", "s"], "header": 0},
     {"names": ["p", "q", "r", "s"], "skiprows": 1},
+    {"names": ["p", "q"], "header": 0, "usecols": [0, 1]},
+    {"names": ["gap", "row"], "header": 0, "usecols": [3, 0], "dtype": {"gap": "float64"}},
+    {"names": ["p", "q"], "header": None, "usecols": [0, 3], "dtype": str},
+    {"names": ["p", "q"], "header": 0, "usecols": [0, 3], "na_values": ["7"]},
     {"index_col": "row"},
     {"index_col": 0},
     {"index_col": ["name", "row"]},
@@ -139,6 +145,7 @@ class TestCsvOptions:
             ("# no\na,b\n1,2\n", {"comment": "#"}),
             ("a,b\n1,2\n1,2,3\n4,5\n", {"on_bad_lines": "skip"}),
             ("a b\n1 2\n", {"sep": r"\s+"}),
+            ("1::x::3\n4::y::6\n", {"sep": "::", "engine": "python", "names": ["user", "name", "score"]}),
             ("a,b\n1,5\n,x\n", {}),
         ],
     )
@@ -146,6 +153,29 @@ class TestCsvOptions:
         path = tmp_path / "odd.csv"
         path.write_bytes(text.encode())
         pd.testing.assert_frame_equal(read_csv(path, **options).first(), pd.read_csv(path, **options))
+
+    @pytest.mark.parametrize(
+        ("text", "options"),
+        [
+            ("a::b\n1::x\n2::y\n", {"sep": "::"}),
+            ("a;b\n1,x\n", {"sep": "[,;]"}),
+            ("a¦b\n1¦x\n", {"sep": "¦"}),
+            ("a,b\n1,x\nin all,1\n", {"skipfooter": 1}),
+        ],
+    )
+    def test_options_of_the_python_reader_need_no_engine(self, local: Context, tmp_path, text, options):
+        path = tmp_path / "odd.csv"
+        path.write_bytes(text.encode())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = read_csv(path, **options).first()
+        pd.testing.assert_frame_equal(found, pd.read_csv(path, engine="python", **options))
+
+    def test_too_few_names_say_how_many_the_file_has(self, local: Context, tmp_path):
+        put(tmp_path, a_csv="a,b,c\n1,2,3\n")
+        for usecols in (None, [0], ["p", "q"]):
+            with pytest.raises(DataError, match=r"has 3 columns, names= has 2.*usecols= with one position"):
+                read_csv(tmp_path, header=0, names=["p", "q"], usecols=usecols)
 
     def test_compressed_files_and_encodings(self, local: Context, tmp_path):
         frame = pd.DataFrame({"a": [1, 2], "b": ["ä", "ö"]})

@@ -98,6 +98,26 @@ def test_dense_vectors_are_sent_as_bytes(spark_session):
     frame.unpersist()
 
 
+@pytest.mark.parametrize("ready", [True, False], ids=["cached", "not cached"])
+def test_predictions_see_the_vectors_of_a_file(spark_session, tmp_path, ready):
+    from pyspark.ml.linalg import Vectors
+
+    rows = np.random.default_rng(0).random((40, 5))
+    vectors = [Vectors.dense(row) if n % 3 else Vectors.sparse(5, {2: row[2]}) for n, row in enumerate(rows)]
+    stored = spark_session.createDataFrame(enumerate(vectors), ["id", "features"])
+    stored.repartition(3).write.parquet(str(tmp_path / "rows"))
+    frame = spark_session.read.parquet(str(tmp_path / "rows"))
+    frame = frame.cache() if ready else frame
+    expected = [vector.toArray().sum() for vector in vectors]
+    result = add_columns(frame, ["features"], sums).orderBy("id")
+    np.testing.assert_allclose(result.toPandas()["sum"], expected)
+    np.testing.assert_allclose([row["sum"] for row in result.select("id", "sum").collect()], expected)
+    blobs = frame_to_parts(frame, None, lambda table: table).collect()
+    table = pa.concat_tables(unpack(blob) for blob in blobs).sort_by("id")
+    np.testing.assert_array_equal(table["features"].to_pylist(), [vector.toArray() for vector in vectors])
+    frame.unpersist()
+
+
 def test_a_spark_without_access_to_bytes_sends_lists(spark_session, monkeypatch):
     frame = spark_session.createDataFrame([(1, [1.5, None]), (2, [2.5, 3.5])], SCHEMA).coalesce(1).cache()
     monkeypatch.setattr(spark_arrays, "_CATALYST", "org.apache.spark.elsewhere")

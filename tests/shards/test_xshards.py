@@ -159,7 +159,7 @@ class TestTransforming:
         shards = XShards.partition(np.arange(6), num_shards=3).transform_shard(fussy)
         with pytest.raises(TransformError, match="shard 2: LookupError: no such thing"):
             shards.collect()
-        with pytest.raises(ArgumentError, match="takes a function"):
+        with pytest.raises(ArgumentError, match="fn=3: expected a function"):
             shards.transform_shard(3)
         with pytest.raises(TransformError, match=r"shard \d: ColumnError: partition_by: 'nme' is not in the DataFrame"):
             shards_of(frame(), [10, 13]).partition_by("nme").collect()
@@ -169,7 +169,7 @@ class TestReordering:
     @FEW
     @given(data=frames, count=st.integers(1, 6), cut=st.floats(0, 1))
     def test_repartition_is_even_and_keeps_order(self, context: Context, data, count, cut):
-        first = int(cut * len(data))
+        first, count = int(cut * len(data)), min(count, max(len(data), 1))
         shards = shards_of(data, [first, 0, len(data) - first]).repartition(count)
         assert shards.num_partitions() == count
         assert max(shards.shard_rows()) - min(shards.shard_rows()) <= 1
@@ -236,6 +236,52 @@ class TestReordering:
     def test_zip_of_different_lengths_is_refused(self, context: Context):
         with pytest.raises(ArgumentError, match="2 shards cannot be paired with 3"):
             XShards.partition(np.arange(6), 2).zip(XShards.partition(np.arange(6), 3))
+
+    def test_zip_of_shards_with_different_rows_is_refused(self, context: Context):
+        left, right = shards_of(frame(), [3, 20]), shards_of(frame(), [11, 12])
+        with pytest.raises(TransformError, match=r"shard [01]: DataError: zip: a shard of \d+ rows cannot be paired"):
+            left.zip(right).collect()
+        names = left.transform_shard(lambda part: "a name")
+        assert [two for _, two in left.zip(names).collect()] == ["a name", "a name"]  # has no rows
+
+    def test_lists_of_plain_values_are_repartitioned(self, context: Context):
+        shards = XShards.partition(np.arange(10), 4)
+        for rows, values in {
+            "numbers": list(range(10)),
+            "texts": [str(n) for n in range(10)],
+            "records": [{"n": n, "square": n * n} for n in range(10)],
+        }.items():
+            lists = shards.transform_shard(lambda part, values=values: [values[n] for n in part])
+            even = lists.repartition(3)
+            assert [len(part) for part in even.collect()] == [3, 3, 4], rows
+            assert list(itertools.chain(*even.collect())) == values
+            assert lists.repartition(10).shard_rows().count(1) == 10
+            assert lists.head(3) == values[:3]
+            assert lists.sample(0.5).shard_rows() == [1, 2, 1, 2]
+
+    def test_groups_by_sparks_names_and_without_columns(self, context: Context):
+        data = frame(40)
+        shards = shards_of(data, [10, 0, 30])
+        ours = {"value": ["avg", "stddev", "count", "max", "stddev_pop"], "name": ["countDistinct"]}
+        theirs = {"value": ["mean", "std", "count", "max"], "name": ["nunique"]}
+        result = shards.group_by("key", agg=ours).sort_values("key").to_pandas()
+        expected = data.groupby("key").agg(theirs)
+        assert list(result.columns)[1:] == [*(f"value_{name}" for name in ours["value"]), "name_countDistinct"]
+        population = data.groupby("key")["value"].std(ddof=0)
+        np.testing.assert_allclose(result["value_stddev_pop"], population)
+        np.testing.assert_allclose(result.drop(columns=["key", "value_stddev_pop"]), expected)
+        single = shards.group_by("key", agg={"value": "avg"}).sort_values("key").to_pandas()
+        np.testing.assert_allclose(single["value"], expected["value"]["mean"])
+
+        for columns in ([], None):
+            whole = shards.group_by(columns, agg={"value": ["avg", "count"], "key": "max"}).to_pandas()
+            assert whole.to_dict("records") == [
+                {"value_avg": pytest.approx(data["value"].mean()), "value_count": 40, "key_max": data["key"].max()}
+            ]
+        assert shards.group_by().to_pandas()["size"].tolist() == [40]
+        joined = shards.group_by(agg={"value": "avg"}, join=True)
+        assert joined.num_partitions() == 3
+        same(joined.to_pandas(), data.assign(value_agg=data["value"].mean()))
 
 
 class TestSmallResults:
@@ -357,6 +403,20 @@ def test_rdd_records_are_stacked(spark_session):
     assert sum(gaps.shard_rows()) == 3
     assert gaps.num_partitions() == len(gaps.collect()) == 5
     np.testing.assert_array_equal(gaps.repartition(2).to_numpy()[:, 0], np.arange(3))
+
+
+@pytest.mark.spark
+def test_frames_and_tables_in_an_rdd_keep_their_columns(spark_session):
+    from orca import init_orca_context
+
+    sc = init_orca_context(runtime="spark")
+    data = frame()
+    pieces = [data.iloc[low : low + 5].reset_index(drop=True) for low in range(0, 23, 5)]
+    shards = XShards.from_rdd(sc.parallelize(pieces, 3))
+    assert list(shards.first().columns) == list(data.columns)
+    same(shards.to_pandas(), data)
+    tables = XShards.from_rdd(sc.parallelize([pa.table({"a": [1, 2]}), pa.table({"a": [3]})], 4))
+    assert tables.to_pandas()["a"].tolist() == [1, 2, 3]
 
 
 @pytest.mark.ray

@@ -13,10 +13,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from orca.core.machine import usable_cpus
+from orca.core.machine import search_path, usable_cpus
 from orca.errors import ArgumentError
 from orca.launch.base import Hello, Launcher, Meeting
-from orca.launch.gang import driver_path
 from orca.launch.processes import explain_exit
 from orca.launch.rank import serve
 from orca.runtimes.base import Runtime, RuntimeRequest
@@ -53,7 +52,7 @@ class SubprocessLauncher(Launcher):
         return self._cores
 
     def start(self, world: int, meeting: Meeting) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(driver_path())}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search_path())}
         for rank in range(world):
             process = subprocess.Popen(
                 [sys.executable, "-m", __spec__.name, str(rank)],
