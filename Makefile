@@ -7,7 +7,7 @@ BIN := .venv/bin
 BENCH ?= $(filter-out %/__init__.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo env test test-matrix test-fast lint format docs bench wheel clean
+.PHONY: help demo env test test-matrix test-fast soak fuzz lint format docs bench wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,10 +28,16 @@ test:  ## create the full environment, then check style, types, documentation an
 	@echo "==> pytest, MXNet"
 	@$(BIN)/python -m pytest --mxnet $(ARGS) || test $$? -eq 5  # 5: ARGS selected no MXNet test
 
-test-matrix: $(BIN)/pytest  ## every conformance check of every backend on every runtime, and a table of them
+test-matrix: $(BIN)/pytest  ## every conformance check and every fault, for every backend on every runtime, as tables
 	@echo "==> pytest, every backend on every runtime"
 	@$(BIN)/python -m pytest tests/conformance --matrix $(ARGS)
 	@$(BIN)/python -m pytest tests/conformance --matrix --mxnet $(ARGS)
+
+soak: $(BIN)/pytest  ## an hour of random calls and faults on one context (ARGS="--minutes 5 --runtime ray")
+	@$(BIN)/python -m orca.testing.soak $(ARGS)
+
+fuzz: $(BIN)/pytest  ## 100,000 cases for each fuzz target (ARGS="--cases 1000 --targets rows,states")
+	@$(BIN)/python -m tests.fuzzing $(ARGS)
 
 test-fast: $(BIN)/pytest  ## the tests that need no Ray, Spark or Horovod, in under two minutes
 	@echo "==> pytest, fast part"
