@@ -17,9 +17,11 @@ from orca.context import Context
 from orca.errors import ColumnError, DataError
 from orca.shards.adapters.base import Checks, Form
 from orca.shards.adapters.registry import adapt
+from orca.shards.adapters.torch_data import batches as torch_batches
 from orca.shards.columns import arrow_to_numpy, assemble
 from orca.shards.engines.spark_frames import first_rows
 from orca.shards.feed import Rows
+from orca.shards.on_rank import FetchedRows, SentSource
 
 
 def columns():
@@ -36,15 +38,19 @@ def nested(array):
     return [value.tolist() for value in array]
 
 
-def bring(rank_context):
-    rows = Rows(rank_context.sources["data"])
+def bring(rank_context, on_rank):
+    handles = rank_context.sources["data"]
+    if on_rank:
+        rows = FetchedRows(handles[0].load(), seed=0)
+        return next(iter(rows.pieces(0, len(rows), len(rows))))
+    rows = Rows(handles)
     return rows.slice(0, len(rows))
 
 
 def arrays_of(data, context, **form):
     """What a rank finds in the data."""
     shards = adapt(data).shards(Form(**form), context.engine)
-    return context.gang(1).call(bring, sources={"data": shards})[0]
+    return context.gang(1).call(bring, isinstance(shards, SentSource), sources={"data": shards})[0]
 
 
 def test_arrow_rules():
@@ -161,10 +167,6 @@ def test_torch_datasets_and_loaders(local: Context):
         np.testing.assert_array_equal(found["x"][:, 0], np.arange(9))
         np.testing.assert_array_equal(found["y"], np.arange(9) % 2)
 
-    picky = torch.utils.data.DataLoader(TinyRows(), sampler=torch.utils.data.SubsetRandomSampler([1, 2]))
-    with pytest.raises(DataError, match="SubsetRandomSampler, which Orca would ignore"):
-        arrays_of(picky, local)
-
 
 def test_torch_loaders_are_asked_for_rows_as_they_would_give_them(local: Context):
     data = torch.utils.data
@@ -198,19 +200,26 @@ class FirstRows(torch.utils.data.SequentialSampler):
         return iter([0] * len(self))
 
 
-def test_torch_samplers_that_pick_rows_are_refused(local: Context):
+def test_torch_samplers_that_pick_rows_are_refused_for_predictions():
     data = torch.utils.data
     rows = TinyRows()
     for options, name in (
         ({"batch_sampler": [[0, 1], [2]]}, "list"),
         ({"batch_sampler": data.BatchSampler(data.SubsetRandomSampler([1]), 2, False)}, "SubsetRandomSampler"),
         ({"batch_sampler": data.BatchSampler(range(9), 2, False)}, "range"),
+        ({"sampler": data.SubsetRandomSampler([1, 2])}, "SubsetRandomSampler"),
         ({"sampler": data.RandomSampler(rows, replacement=True)}, "RandomSampler with replacement"),
         ({"sampler": data.RandomSampler(rows, num_samples=4)}, "RandomSampler"),
         ({"sampler": FirstRows(rows)}, "FirstRows"),
     ):
         with pytest.raises(DataError, match=f"has a {name}, which Orca would ignore"):
-            arrays_of(data.DataLoader(rows, **options), local)
+            next(torch_batches(data.DataLoader(rows, **options)))
+
+
+def test_torch_batch_samplers_of_another_kind_are_refused_for_training(local: Context):
+    loader = torch.utils.data.DataLoader(TinyRows(), batch_sampler=[[0, 1], [2]])
+    with pytest.raises(DataError, match="has a list, which Orca would ignore"):
+        arrays_of(loader, local)
 
 
 def test_data_creators_are_called_once_with_config_and_batch_size(local: Context, tmp_path):
