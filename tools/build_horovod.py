@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from steps import PIP, PYTHON, ROOT, VENV, StepFailed, exit_on_failure, pinned, pip_install, run, say
 
-PATCH_VERSION = 2  # Part of the cache key: increment with every change to EDITS or BUILD_SETTINGS.
+PATCH_VERSION = 3  # Part of the cache key: increment with every change to EDITS or BUILD_SETTINGS.
 FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 # Imported by Horovod at run time and by its setup.py at build time. setuptools also replaces distutils, which
 # horovodrun imports and Python 3.12 has removed.
@@ -59,6 +59,19 @@ EDITS = (
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
         "",
         "TensorFlow no longer ships the XLA headers that this file includes",
+    ),
+    Edit(
+        "horovod/common/gloo/gloo_context.cc",
+        "  auto dev = CreateDevice(device_attr);\n\n  global_ctx = global_context.ctx;",
+        "  device_attr.iface = gloo_iface_ = global_context.gloo_iface_;\n"
+        "  auto dev = CreateDevice(device_attr);\n\n  global_ctx = global_context.ctx;",
+        "process sets ignore HOROVOD_GLOO_IFACE and use whatever address the host name resolves to",
+    ),
+    Edit(
+        "horovod/__init__.py",
+        "__version__ = '0.28.1'",
+        "__version__ = '0.28.1'\nprocess_sets_use_interface = True  # set by Orca's build",
+        "backends/horovod_group.py reports a build without the edit before it",
     ),
 )
 

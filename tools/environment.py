@@ -12,6 +12,7 @@ from pathlib import Path
 
 from build_horovod import ensure_horovod
 from java import ensure_java
+from network import ensure_iproute2
 from steps import CONSTRAINTS, PYTHON, ROOT, VENV, StepFailed, exit_on_failure, pinned, pip_install, run, say
 
 MINIMUM_PYTHON = (3, 11)
@@ -91,6 +92,7 @@ def ensure(kind: str) -> None:
         create()
     if kind == "full":
         ensure_java()  # Before the slow steps; and every time, as Java is not part of .venv.
+        ensure_iproute2()
     if ready:
         return
     STAMP.unlink(missing_ok=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-from steps import LOG, StepFailed, exit_on_failure, run, say
+import apt
+from steps import LOG, StepFailed, exit_on_failure, say
 
 MINIMUM = 17
 # The first available package is installed; newer Debian releases have removed 17.
@@ -41,29 +41,18 @@ def ensure_java(log: Path = LOG) -> None:
     if version is not None and version >= MINIMUM:
         return
     received = "no java on PATH" if version is None else f"Java {version} on PATH"
-    if not (os.geteuid() == 0 and shutil.which("apt-get")):
+    if not apt.is_allowed():
         raise StepFailed(
             f"Spark needs Java {MINIMUM} or later and there is {received}: install a JRE "
             f"(Debian, Ubuntu: sudo apt-get install {PACKAGES[0]}) or set JAVA_HOME."
         )
-    _install_from_apt(log)
+    apt.install(f"Java {MINIMUM} or later", PACKAGES, log)
     version = version_of("java")
     if version is None or version < MINIMUM:
         raise StepFailed(
             f"Spark needs Java {MINIMUM} or later; after the installation there is still {received}: "
             "set JAVA_HOME to the new one."
         )
-
-
-def _install_from_apt(log: Path) -> None:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run("System package lists", ["apt-get", "update", "-q"], log=log, environment=environment)
-    for package in PACKAGES:
-        if subprocess.run(["apt-cache", "show", package], capture_output=True).returncode == 0:
-            command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", package]
-            run(f"Java ({package})", command, log=log, environment=environment)
-            return
-    raise StepFailed(f"apt-get knows none of {', '.join(PACKAGES)}: install Java {MINIMUM} or later.")
 
 
 def main() -> None:
