@@ -24,6 +24,8 @@ LARGEST = 2**63 - 1
 """The largest count: what an index of an array can be."""
 
 _SIZE = re.compile("[1-9][0-9]*[kmgt]?b?", re.IGNORECASE)
+_COUNTED = {"CPU": 1, "GPU": 0}
+"""Resources that are integers, with the smallest amount."""
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
 
@@ -160,6 +162,36 @@ def check_classes(name: str, value: Any) -> dict[int, float] | None:
     if not weights:
         raise wrong(name, value, "a dict of class numbers and weights, such as {0: 1.0, 1: 5.0}")
     return weights
+
+
+def check_resources(name: str, value: Any) -> dict[str, float] | None:
+    """Return amounts by the name of a resource, or None.
+
+    >>> check_resources("resources_per_worker", {"gpu": 1})
+    Traceback (most recent call last):
+    ...
+    orca.errors.ArgumentError: resources_per_worker={'gpu': 1}: the name is written "GPU".
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise wrong(name, value, 'a dict of names and amounts, such as {"CPU": 2, "GPU": 1}')
+    amounts: dict[str, float] = {}
+    for key, amount in value.items():
+        if not isinstance(key, str) or not key.strip():
+            raise wrong(name, value, 'the names of resources as keys, such as {"CPU": 2, "GPU": 1}')
+        if key not in _COUNTED and key.upper() in _COUNTED:
+            raise ArgumentError(f'{name}={shown(value)}: the name is written "{key.upper()}".')
+        if key in ("memory", "object_store_memory"):
+            raise ArgumentError(f"{name}={shown(value)}: {key} cannot be reserved. Expected CPU, GPU or other names.")
+        if key in _COUNTED:
+            amounts[key] = check_count(f"{name}[{key!r}]", amount, least=_COUNTED[key])
+            continue
+        number = _finite(amount)
+        if number is None or number <= 0 or (number > 1 and number != int(number)):
+            raise wrong(f"{name}[{key!r}]", amount, "an integer above 0, or a fraction of 1")
+        amounts[key] = number
+    return amounts
 
 
 def check_size(name: str, value: Any) -> str:

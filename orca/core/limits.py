@@ -15,6 +15,27 @@ _FILES = {errno.EMFILE, errno.ENFILE}
 _PORTS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 
+_FEW = 100
+"""Descriptors that every limit has room for."""
+
+
+def allow_files(count: int) -> None:
+    """Raise this process's soft limit on open files, as far as it may, so that many more can be opened.
+
+    A few more never change the limit, which may be low on purpose.
+
+    >>> allow_files(10)
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if count <= _FEW or soft == resource.RLIM_INFINITY:
+        return
+    wanted = len(os.listdir("/proc/self/fd")) + count + _FEW if os.path.isdir("/proc/self/fd") else soft + count
+    if wanted > soft:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
 @contextmanager
 def explained_limits(folder: str | None = None, size: int | None = None) -> Iterator[None]:
     """Turn an error that means an exhausted limit into a ResourceError that says which one and what to do.
@@ -55,7 +76,7 @@ def _advice(error: OSError, folder: str | None, size: int | None) -> str | None:
         )
     if error.errno in _PORTS:
         return (
-            f"This host has no free port to listen on ({error.strerror}). End programs that hold many connections, or "
+            f"This host has no free port ({error.strerror}). End programs that hold many connections, or "
             "widen the range in net.ipv4.ip_local_port_range."
         )
     return None

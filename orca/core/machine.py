@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
@@ -24,6 +25,17 @@ def host_id() -> str:
 def usable_cpus() -> int:
     """Return the number of cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def visible_gpus() -> list[str]:
+    """Return the ids of the CUDA devices that this process may use, without initializing CUDA."""
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if variable is not None:
+        ids = [part.strip() for part in variable.split(",")]
+        # CUDA ignores everything after the first id that is not valid.
+        return list(itertools.takewhile(lambda part: part not in ("", "-1", "NoDevFiles"), ids))
+    numbers = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted((number for number in numbers if number.isdecimal()), key=int)
 
 
 def granted_threads() -> int:

@@ -18,12 +18,16 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 @dataclass
 class Settings:
-    """The current values. All but `log_output` are accepted for BigDL compatibility and have no effect."""
+    """The current values.
+
+    All but `log_output` and `serialize_data_creator` are accepted for BigDL compatibility and have no effect.
+    """
 
     log_output: bool = False
     """Show what the ranks print, each line with its rank."""
     pandas_read_backend: str = "arrow"
     serialize_data_creator: bool = False
+    """Let the workers of a host call data creators one after another."""
     train_data_store: str = "DRAM"
     barrier_mode: bool = True
     shard_size: int | None = None

@@ -1,0 +1,83 @@
+"""Folders on any fsspec path, with writes that have reached the disk when they return."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from io import BufferedReader
+
+from orca.errors import DataError
+
+
+class Folder:
+    """A folder on any fsspec path."""
+
+    def __init__(self, path: str) -> None:
+        import fsspec
+
+        self.path = str(path)
+        self.files, target = fsspec.core.url_to_fs(self.path)
+        self.target = str(target).rstrip("/")
+        self.is_local = "file" in (
+            self.files.protocol if isinstance(self.files.protocol, tuple | list) else [self.files.protocol]
+        )
+
+    def names(self) -> list[str]:
+        if not self.files.exists(self.target):
+            return []
+        return [str(entry).rstrip("/").rpartition("/")[2] for entry in self.files.ls(self.target, detail=False)]
+
+    def place(self, name: str) -> str:
+        return f"{self.target}/{name}"
+
+    def has(self, name: str) -> bool:
+        return bool(self.files.exists(self.place(name)))
+
+    def read(self, name: str) -> bytes:
+        if not self.is_local:
+            return bytes(self.files.cat_file(self.place(name)))
+        with self.open(name) as file:
+            return file.read()
+
+    def open(self, name: str) -> BufferedReader:
+        """Open a file of a local folder; a fifo or device of that name is refused, not waited for."""
+        descriptor = os.open(self.place(name), os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise DataError(f"path={self.path!r} is damaged: {name!r} is not a regular file.")
+        return os.fdopen(descriptor, "rb")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file; on a local disk it has reached the disk when this returns."""
+        if not self.is_local:
+            self.files.pipe_file(self.place(name), content)
+            return
+        with open(self.place(name), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def move(self, name: str, new_name: str) -> None:
+        if not self.is_local:
+            self.files.mv(self.place(name), self.place(new_name))
+            return
+        os.replace(self.place(name), self.place(new_name))
+        descriptor = os.open(self.target, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, which another process may have removed already."""
+        with contextlib.suppress(FileNotFoundError):
+            self.files.rm(self.place(name))
+
+    def age(self, name: str) -> float:
+        """Return the age of a file in seconds; 0 where the file system does not say."""
+        try:
+            return time.time() - float(self.files.modified(self.place(name)).timestamp())
+        except Exception:
+            return 0.0
