@@ -1,14 +1,15 @@
-"""The authenticated channel between the driver and its ranks: framed messages, one reader, one writer."""
+"""The authenticated channel between the driver and its ranks: framed messages that nobody waits for."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing.connection as mpc
 import os
 import pickle
-import queue
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -18,10 +19,20 @@ from typing import Any
 import cloudpickle
 
 from orca.launch.base import Hello, Meeting
+from orca.launch.hub import Hub
 
 GOODBYE = object()
 """Passed to `receive` when the other side has closed the connection or died."""
 
+BEAT = pickle.dumps(("beat", 0), protocol=5)
+"""A rank's heartbeat, packed."""
+
+_LENGTH = struct.Struct("!i")
+_LONG_LENGTH = struct.Struct("!Q")
+_LARGEST_SHORT = 0x7FFFFFFF
+_SMALL = 16 << 10
+_BURST = 8 << 20
+"""Bytes that one link sends before others get their turn."""
 _AUTH_SECONDS = 20.0
 _RETRY_SECONDS = 0.1
 _MAX_STRANGERS = 64
@@ -48,59 +59,169 @@ def pack(message: Any) -> bytes:
 
 
 class Link:
-    """One connection, written by a thread of its own so that a stopped peer can never block the caller."""
+    """One connection. Sending never waits: what a peer cannot take at once, such as a stopped one, is written later.
 
-    def __init__(self, connection: mpc.Connection, receive: Callable[[Any], None]) -> None:
-        self._connection = connection
+    Frames are those of `multiprocessing.connection`: four bytes of length, or -1 and eight bytes, then a pickle.
+    """
+
+    def __init__(
+        self,
+        connection: mpc.Connection,
+        receive: Callable[[Any], None],
+        hub: Hub | None = None,
+        *,
+        unpickle: bool = True,
+    ) -> None:
+        """Prepare a link; `receive` is called in the thread of the hub, without `unpickle` with bytes.
+
+        Without a hub the link has one of its own.
+        """
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        connection.close()
+        self._socket.setblocking(False)
         self._receive = receive
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._closed = threading.Event()
+        self._unpickle = unpickle
+        self._own = hub is None
+        self._hub = Hub() if hub is None else hub
+        self._lock = threading.Lock()
+        self._outbox: deque[memoryview] = deque()
+        """What could not be sent yet."""
+        self._flushed = threading.Event()
+        self._flushed.set()
+        self._inbox = bytearray()
+        self._closed = self._gone = False
         self.received_bytes = 0
-        self._writer = threading.Thread(target=self._write, name="orca-link-writer", daemon=True)
-        self._reader = threading.Thread(target=self._read, name="orca-link-reader", daemon=True)
+        self.last_heard = time.monotonic()
+        """When bytes of the peer last arrived."""
 
     def open(self) -> None:
-        self._writer.start()
-        self._reader.start()
+        self._hub.submit(lambda: self._watch(writable=False))
 
     def send(self, message: Any) -> None:
         self.send_packed(pack(message))
 
     def send_packed(self, blob: bytes) -> None:
-        self._outbox.put(blob)
+        size = len(blob)
+        header = _LENGTH.pack(size) if size <= _LARGEST_SHORT else _LENGTH.pack(-1) + _LONG_LENGTH.pack(size)
+        # One system call for a small message; a large one is not copied.
+        parts = [memoryview(header + blob)] if size < _SMALL else [memoryview(header), memoryview(blob)]
+        with self._lock:
+            if self._closed or self._gone:
+                return
+            waiting = bool(self._outbox)
+            self._outbox.extend(parts)
+            if waiting:
+                return
+            self._send_some()
+            if not self._outbox:
+                return
+            self._flushed.clear()
+        self._hub.submit(lambda: self._watch(writable=True))
 
     def close(self, flush_seconds: float = 2.0) -> None:
         """Send what is queued (for a little while), then close both directions."""
-        if self._closed.is_set():
+        if self._closed:
             return
-        self._outbox.put(None)
-        if self._writer is not threading.current_thread():
-            self._writer.join(flush_seconds)
-        self._closed.set()
-        _cut(self._connection)
-        if self._reader is not threading.current_thread():
-            self._reader.join(flush_seconds)
-        self._connection.close()
+        if not self._hub.is_current:
+            self._flushed.wait(flush_seconds)
+        self._closed = True
+        done = threading.Event()
 
-    def _write(self) -> None:
-        while (blob := self._outbox.get()) is not None:
+        def work() -> None:
+            self._let_go()
+            done.set()
+
+        self._hub.submit(work)
+        if not self._hub.is_current:
+            done.wait(flush_seconds)
+        if self._own:
+            self._hub.close(flush_seconds)
+
+    def _watch(self, writable: bool) -> None:
+        if not self._gone:
+            self._hub.watch(self._socket, writable, self._ready)
+
+    def _ready(self, readable: bool, writable: bool) -> None:
+        if readable:
+            self._read()
+        if writable and not self._gone:
+            with self._lock:  # to the end, as another thread may have something to send again
+                self._send_some()
+                if not self._outbox:
+                    self._watch(writable=False)
+                    self._flushed.set()
+
+    def _send_some(self) -> None:
+        """Send as much as the peer takes now, up to a limit, so that others get their turn. Needs the lock."""
+        budget = _BURST
+        while self._outbox and budget > 0:
             try:
-                self._connection.send_bytes(blob)
-            except (OSError, ValueError):
+                sent = self._socket.sendmsg(list(itertools.islice(self._outbox, 8)))
+            except BlockingIOError:
                 return
+            except OSError:  # the reading side will notice
+                self._outbox.clear()
+                return
+            budget -= sent
+            while self._outbox and sent >= len(self._outbox[0]):
+                sent -= len(self._outbox.popleft())
+            if sent:
+                self._outbox[0] = self._outbox[0][sent:]
 
     def _read(self) -> None:
-        while True:
-            try:
-                blob = self._connection.recv_bytes()
-                self.received_bytes += len(blob)
-                message = pickle.loads(blob)
-            except Exception:
-                # The other side is gone, or sends what cannot be read: neither comes to anything.
+        try:
+            count = self._socket.recv_into(self._hub.scratch)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        try:
+            if count == 0:
+                raise EOFError
+            self.last_heard = time.monotonic()
+            with memoryview(self._hub.scratch) as scratch, scratch[:count] as received:
+                self._inbox += received
+            self._deliver()
+        except Exception:
+            # The other side is gone, or sends what cannot be read: neither comes to anything.
+            self._let_go()
+            if not self._closed:
+                self._receive(GOODBYE)
+
+    def _deliver(self) -> None:
+        """Pass on all complete frames."""
+        start, end = 0, len(self._inbox)
+        while not self._closed and end - start >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._inbox, start)
+            body = start + _LENGTH.size
+            if size == -1:
+                if end - body < _LONG_LENGTH.size:
+                    break
+                (size,) = _LONG_LENGTH.unpack_from(self._inbox, body)
+                body += _LONG_LENGTH.size
+            if size < 0:
+                raise ValueError(f"a frame of {size} bytes")
+            if end - body < size:
                 break
-            self._receive(message)
-        if not self._closed.is_set():
-            self._receive(GOODBYE)
+            with memoryview(self._inbox) as inbox, inbox[body : body + size] as frame:
+                blob = bytes(frame)
+            start = body + size
+            self.received_bytes += size
+            self._receive(pickle.loads(blob) if self._unpickle else blob)
+        del self._inbox[:start]
+
+    def _let_go(self) -> None:
+        """Close the socket. Only in the hub's thread."""
+        with self._lock:
+            if self._gone:
+                return
+            self._gone = True
+            self._outbox.clear()
+            self._hub.release(self._socket)
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+        self._flushed.set()
 
 
 class Listening:

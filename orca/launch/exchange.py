@@ -19,7 +19,7 @@ import pyarrow
 
 from orca.core.machine import host_id
 from orca.core.scratch import scratch, write_pieces
-from orca.launch.base import Handle, Meeting, Needs
+from orca.launch.base import Absent, Handle, Meeting, Needs
 from orca.launch.channel import Listening, knock
 from orca.launch.rank import RankContext
 
@@ -56,16 +56,6 @@ class _Parcel:
     path: str
     host: str
     counter: Meeting
-
-
-@dataclass(frozen=True)
-class _Absent:
-    """Rows that this host does not have, because none of its ranks needs them."""
-
-    rows: int
-
-    def load(self) -> Any:
-        raise LookupError(f"These {self.rows} rows are on another host.")
 
 
 def spool(
@@ -176,13 +166,13 @@ def _handles(
         position = 0
         for part in parts.get(parcel.index, ()):
             if part.start > position:
-                handles.append(_Absent(part.start - position))
+                handles.append(Absent(part.start - position))
             handles.append(files.open(fetched[part.source, part.index, part.start].path))
             position = part.start + part.rows
         if position < parcel.rows:
-            handles.append(_Absent(parcel.rows - position))
+            handles.append(Absent(parcel.rows - position))
         elif not parcel.rows and not position:
-            handles.append(_Absent(0))
+            handles.append(Absent(0))
     return handles
 
 

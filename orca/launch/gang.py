@@ -10,19 +10,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
 
 from orca.core.interrupts import run_to_end
-from orca.core.limits import explained_limits
+from orca.core.limits import allow_files, explained_limits
 from orca.core.machine import host_id, search_path
 from orca.errors import NotPicklableError, OrcaError, ResourceError, WorkerError
 from orca.launch.base import Hello, Launcher, LogLine, Needs, Rank, Source
-from orca.launch.channel import GOODBYE, Door, Link, pack
+from orca.launch.channel import BEAT, GOODBYE, Door, Link, pack
+from orca.launch.failures import Failure, raised
+from orca.launch.hub import Hub
 from orca.launch.processes import lives
 
 OnEvent = Callable[[object], None]
+OnQuestion = Callable[[object], object]
 _Gathers = dict[tuple[int, int], dict[int, bytes]]
 """By turn of the ranks (number of members, count), the values received so far."""
 
@@ -30,14 +34,13 @@ _GRACE_SECONDS = 0.7
 _CAUSE_SECONDS = 5.0
 """How long to wait for the cause while only ranks that noticed it have reported."""
 _STOPPED_SECONDS = 4.0
+_ANSWER_SECONDS = 1.0
+_CHECK_SECONDS = 0.25
+"""How often the heartbeats are checked."""
 _LOST_SECONDS = 2.0
 """How often the runtime is asked for lost ranks."""
 _BUSY_SHARE = 0.05
 _LOG_LINES = 20
-_CONNECTION_WORDS = (
-    *("connection closed", "connection reset", "gloo", "broken pipe", "timed out", "peer"),
-    "has been shut down",  # Horovod, on ranks that outlive another
-)
 
 
 class _Seat:
@@ -51,24 +54,21 @@ class _Seat:
         self.cpu_seen = 0.0
         self.log: deque[str] = deque(maxlen=_LOG_LINES)
 
+    def heard(self) -> float:
+        """Return when the rank last gave a sign of life, as far as this process could notice it."""
+        self.last_beat = max(self.last_beat, self.link.last_heard)
+        return self.last_beat
 
-class _Failure:
-    def __init__(self, rank: int, host: str, cause: str, traceback: str, error: BaseException) -> None:
-        self.rank, self.host, self.cause, self.traceback, self.error = rank, host, cause, traceback, error
 
-    @property
-    def echo(self) -> bool:
-        """Whether this looks like a rank that noticed another's death rather than one that failed by itself."""
-        text = f"{self.cause} {self.error}".lower()
-        return bool(self.traceback) and any(word in text for word in _CONNECTION_WORDS)
+class _Sorted:
+    """Puts what a rank sends into the gang's inbox; its heartbeats have done their work when they arrive."""
 
-    @property
-    def priority(self) -> tuple[bool, int]:
-        """How likely this is the cause and not a consequence, the smallest first.
+    def __init__(self, rank: int, inbox: queue.SimpleQueue[tuple[int, Any]]) -> None:
+        self._rank, self._inbox = rank, inbox
 
-        A death makes other ranks raise or abort in native code; a rank that raises lives on, so nobody dies of it.
-        """
-        return self.echo, 1 if self.traceback else 2 if "SIGABRT" in self.cause else 0
+    def __call__(self, blob: Any) -> None:
+        if blob != BEAT:
+            self._inbox.put((self._rank, blob))
 
 
 class Gang:
@@ -83,13 +83,7 @@ class Gang:
         start_seconds: float = 120.0,
         stall_seconds: float = 8.0,
     ) -> None:
-        workers = world - servers
-        slots = launcher.slots(workers)
-        if workers > slots:
-            raise ResourceError(
-                f"workers={workers} does not fit: the {launcher.runtime} runtime has {slots} "
-                f"slot{'s' if slots != 1 else ''}. {launcher.advice(workers)}"
-            )
+        _check_slots(launcher, world - servers)
         launcher.servers = servers
         self.launcher = launcher
         self.world = world
@@ -98,11 +92,15 @@ class Gang:
         self.roles: Sequence[str] = ()
         """Names of the ranks for errors, where they differ."""
         self.received_bytes = 0
-        self._start_seconds = start_seconds
+        self.start_seconds = start_seconds
+        """How long the ranks may take to start."""
+        self.started = False
+        """Whether the ranks of the last call had started."""
         self._stall_seconds = stall_seconds
         self._inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._seats: dict[int, _Seat] = {}
         self._door: Door | None = None
+        self._hub: Hub | None = None
         self._here = host_id()
         self.lock = threading.RLock()
         """Held during a call; hold it longer to do several things without another thread in between."""
@@ -129,6 +127,7 @@ class Gang:
         sources: Mapping[str, Source] | None = None,
         needs: Mapping[str, Needs] | None = None,
         on_event: OnEvent | None = None,
+        on_question: OnQuestion | None = None,
     ) -> list[Any]:
         """Run ``fn(context, *args)`` on every rank and return the results in rank order.
 
@@ -136,6 +135,7 @@ class Gang:
             sources: Data for the ranks, by name.
             needs: Which rows of a source each rank reads; all rows where there is no entry.
             on_event: Called with each event that a rank emits.
+            on_question: Called with each question that the ranks ask; returns the answer.
         """
         try:
             task = pack((fn, args))
@@ -147,7 +147,7 @@ class Gang:
         with self.lock:
             try:
                 with explained_limits():
-                    return self._call(task, sources or {}, needs or {}, on_event)
+                    return self._call(task, sources or {}, needs or {}, on_event, on_question)
             except BaseException:
                 # Whatever went wrong (a rank, the user's interrupt, a callback), ranks must not be left running
                 # a call that nobody waits for.
@@ -165,18 +165,47 @@ class Gang:
         finally:
             self._stopping.clear()
 
-    def refresh(self) -> None:
-        """Notice ranks that died while the gang was idle; the next call then starts new ones."""
+    def refresh(self, ask: bool = False) -> None:
+        """Notice ranks that died while the gang was idle; the next call then starts new ones.
+
+        With `ask`, ranks that the runtime can lose without notice have to answer first.
+        """
         with self.lock:
             gone = False
+            if ask and self.launcher.asks:
+                gone = self._ask()
             while not self._inbox.empty():
-                gone |= self._inbox.get()[1] is GOODBYE
+                gone |= self._unpacked(self._inbox.get()[1]) is GOODBYE
             if gone or (self._seats and self.launcher.lost()):
                 self._end(force=True)
 
+    def _ask(self) -> bool:
+        """Ask idle ranks for an answer; return whether one has ended. One that is silent is left to the next call."""
+        silent = set(self._seats)
+        for seat in self._seats.values():
+            seat.link.send(("ask",))
+        end = time.monotonic() + _ANSWER_SECONDS
+        while silent:
+            try:
+                rank, blob = self._inbox.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                return False
+            message = self._unpacked(blob)
+            if message is GOODBYE:
+                return True
+            if message[0] == "here":
+                silent.discard(rank)
+        return False
+
     def _call(
-        self, task: bytes, sources: Mapping[str, Source], needs: Mapping[str, Needs], on_event: OnEvent | None
+        self,
+        task: bytes,
+        sources: Mapping[str, Source],
+        needs: Mapping[str, Needs],
+        on_event: OnEvent | None,
+        on_question: OnQuestion | None,
     ) -> list[Any]:
+        self.started = False
         self.refresh()
         if self._calling:  # a second interrupt kept the last call from ending its ranks
             self._end(force=True)
@@ -186,12 +215,13 @@ class Gang:
             deliveries = pack(self.launcher.begin(sources, needs))
             if not self._seats:
                 self._start()
+            self.started = True
             blob = pack(("call", self._call_number, task, deliveries, search_path()))
             self._looked = now = time.monotonic()
             for seat in self._seats.values():
                 seat.last_beat = now
                 seat.link.send_packed(blob)
-            results = self._collect(on_event)
+            results = self._collect(on_event, on_question)
         finally:
             self.launcher.finish()
         if not self.launcher.warm:
@@ -200,13 +230,15 @@ class Gang:
         return results
 
     def _start(self) -> None:
+        _check_slots(self.launcher, self.world - self.launcher.servers)  # a cluster may have lost hosts
         self.holds = None
         inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._inbox = inbox
         arrivals: queue.SimpleQueue[tuple[Hello, mpc.Connection]] = queue.SimpleQueue()
+        allow_files(2 * self.world)  # a connection that is being let in takes two
         door = self._open_door(lambda hello, connection: arrivals.put((hello, connection)))
         self.launcher.start(self.world, door.meeting)
-        deadline = time.monotonic() + self._start_seconds
+        deadline = time.monotonic() + self.start_seconds
         while len(self._seats) < self.world:
             try:
                 hello, connection = arrivals.get(timeout=0.1)
@@ -220,17 +252,17 @@ class Gang:
                         log_tail=self.launcher.tail(rank),
                     ) from None
                 if self.launcher.preparing():
-                    deadline = time.monotonic() + self._start_seconds
+                    deadline = time.monotonic() + self.start_seconds
                 if time.monotonic() > deadline:
                     raise WorkerError(
                         missing[0],
                         "an unknown host",
-                        f"did not start within {self._start_seconds:.0f} s (missing ranks: {missing}). Look at "
+                        f"did not start within {self.start_seconds:.0f} s (missing ranks: {missing}). Look at "
                         f"the {self.launcher.runtime} runtime's own log, or check that workers can reach the "
                         f"driver at {door.meeting.host}.",
                     ) from None
                 continue
-            link = Link(connection, lambda message, rank=hello.rank: inbox.put((rank, message)))  # type: ignore[misc]
+            link = Link(connection, _Sorted(hello.rank, inbox), self._hub, unpickle=False)
             self._seats[hello.rank] = _Seat(hello, link)
             link.open()
         self._close_door()
@@ -239,6 +271,7 @@ class Gang:
 
     def _open_door(self, admit: Callable[[Hello, mpc.Connection], None]) -> Door:
         def work() -> None:
+            self._hub = Hub()
             self._door = Door(self.launcher.bind, admit)
 
         run_to_end(work)  # an interrupt would lose a socket that is open but not assigned yet
@@ -260,44 +293,51 @@ class Gang:
             for local_rank, rank in enumerate(ranks):
                 hello = self._seats[rank].hello
                 threads = max(1, hello.cpus // len(ranks))
-                places[rank] = Rank(rank, self.world, local_rank, len(ranks), hello.host, hello.address, threads)
+                if self.launcher.resources.cpus is not None and rank < self.world - self.launcher.servers:
+                    threads = self.launcher.resources.cpus
+                place = Rank(rank, self.world, local_rank, len(ranks), hello.host, hello.address, threads)
+                places[rank] = replace(place, devices=hello.devices)
         return places
 
-    def _collect(self, on_event: OnEvent | None) -> list[Any]:
+    def _collect(self, on_event: OnEvent | None, on_question: OnQuestion | None) -> list[Any]:
         results: dict[int, Any] = {}
         gathers: _Gathers = {}
-        tick = time.monotonic()
+        tick = checked = time.monotonic()
         while len(results) < self.world:
             try:
-                rank, message = self._inbox.get(timeout=0.25)
+                rank, blob = self._inbox.get(timeout=_CHECK_SECONDS)
             except queue.Empty:
-                rank, message = -1, None
+                rank, blob = -1, None
             now = time.monotonic()
             if now - tick > 3:
                 # This process itself was asleep (suspended laptop, stopped notebook): the ranks are not to blame.
                 for seat in self._seats.values():
-                    seat.last_beat += now - tick
+                    seat.last_beat = min(now, seat.last_beat + now - tick)
             tick = now
             if self._stopping.is_set():
                 raise OrcaError("The workers were stopped from another thread.")
-            if message is None:
+            if now - checked > _CHECK_SECONDS:
+                # Looking at all ranks after each message would cost the square of their number.
+                checked = now
                 self._check_beats(set(results))
+            if blob is None:
                 continue
+            message = self._unpacked(blob)
             seat = self._seats[rank]
             if message is GOODBYE:
                 self._fail([self._death(rank)])
-            seat.last_beat = now
             kind, number, *content = message
             if number == self._call_number:
                 if kind == "event":
                     self._event(seat, content[0], on_event)
                 elif kind == "gather":
                     self._gather(gathers, rank, *content)
+                elif kind == "question":
+                    seat.link.send(("answer", None if on_question is None else on_question(content[0])))
                 elif kind == "result":
                     results[rank] = pickle.loads(content[0])
                 elif kind == "error":
-                    self._fail([self._raised(rank, content[0])])
-            self._check_beats(set(results))
+                    self._fail([raised(rank, seat.hello.host, content[0])])
         return [results[rank] for rank in range(self.world)]
 
     def _gather(self, gathers: _Gathers, rank: int, turn: tuple[int, int], value: bytes) -> None:
@@ -306,9 +346,23 @@ class Gang:
         values[rank] = value
         members = turn[0]
         if len(values) == members:
+            # Packed once: the same bytes go to all. Equal values, such as the None of a barrier, are in it only once.
+            distinct: dict[bytes, bytes] = {}
+            ordered = [distinct.setdefault(values[member], values[member]) for member in range(members)]
+            reply = pickle.dumps(("gathered", ordered), protocol=5)
             for other in range(members):
-                self._seats[other].link.send(("gathered", [values[member] for member in range(members)]))
+                self._seats[other].link.send_packed(reply)
             del gathers[turn]
+
+    @staticmethod
+    def _unpacked(blob: Any) -> Any:
+        """Return a message; one that cannot be read is the last one of its rank."""
+        if blob is GOODBYE:
+            return GOODBYE
+        try:
+            return pickle.loads(blob)
+        except Exception:
+            return GOODBYE
 
     def _event(self, seat: _Seat, event: object, on_event: OnEvent | None) -> None:
         if isinstance(event, LogLine):
@@ -323,13 +377,16 @@ class Gang:
             for rank, reason in self.launcher.lost().items():
                 if rank not in done:
                     cause = f"is lost: {reason}."
-                    self._fail([_Failure(rank, self._seats[rank].hello.host, cause, "", ConnectionError(cause))])
+                    self._fail([Failure(rank, self._seats[rank].hello.host, cause, "", ConnectionError(cause))])
         for rank, seat in self._seats.items():
-            silence = now - seat.last_beat
+            silence = now - seat.heard()
             if rank in done or silence < _STOPPED_SECONDS or not self._is_stalled(seat, silence):
                 continue
-            cause = f"stalled: no heartbeat for {silence:.0f} s (process stopped, or blocked in native code)."
-            self._fail([_Failure(rank, seat.hello.host, cause, "", TimeoutError(cause))])
+            reasons = "process stopped, or blocked in native code"
+            if seat.hello.host_id != self._here:
+                reasons = f"its host does not answer at {seat.hello.address}, or {reasons}"
+            cause = f"stalled: no heartbeat for {silence:.0f} s ({reasons})."
+            self._fail([Failure(rank, seat.hello.host, cause, "", TimeoutError(cause))])
 
     def _is_stalled(self, seat: _Seat, silence: float) -> bool:
         """Distinguish a rank that will not come back from one in a long call that holds the GIL."""
@@ -352,7 +409,7 @@ class Gang:
         except psutil.Error:
             return silence > self._stall_seconds
 
-    def _death(self, rank: int) -> _Failure:
+    def _death(self, rank: int) -> Failure:
         seat = self._seats[rank]
         # The runtime learns of a death a moment after the connection breaks.
         end = time.monotonic() + 2
@@ -362,18 +419,9 @@ class Gang:
             if not reason:
                 time.sleep(0.05)
         cause = f"died: {reason or 'its process is gone'}."
-        return _Failure(rank, seat.hello.host, cause, "", ConnectionError(cause))
+        return Failure(rank, seat.hello.host, cause, "", ConnectionError(cause))
 
-    def _raised(self, rank: int, report: Mapping[str, Any]) -> _Failure:
-        cause = f"raised {report['type']}: {report['message']}"
-        error: BaseException
-        try:
-            error = pickle.loads(report["error"])
-        except Exception:
-            error = RuntimeError(f"{report['type']}: {report['message']}")
-        return _Failure(rank, self._seats[rank].hello.host, cause, report["traceback"], error)
-
-    def _fail(self, failures: list[_Failure]) -> None:
+    def _fail(self, failures: list[Failure]) -> None:
         """Wait a moment for reports of other ranks, then raise one error that names the first cause."""
         # A rank that raised by itself is the cause; one that died or lost its peer may only be the first to report.
         plain = bool(failures[0].traceback) and not failures[0].echo
@@ -384,9 +432,10 @@ class Gang:
             if left <= 0:
                 break
             try:
-                rank, message = self._inbox.get(timeout=left)
+                rank, blob = self._inbox.get(timeout=left)
             except queue.Empty:
                 break
+            message = self._unpacked(blob)
             if any(failure.rank == rank for failure in failures):
                 continue
             if message is GOODBYE:
@@ -394,7 +443,7 @@ class Gang:
             elif message[1] != self._call_number:
                 continue
             elif message[0] == "error":
-                failures.append(self._raised(rank, message[2]))
+                failures.append(raised(rank, self._seats[rank].hello.host, message[2]))
             elif message[0] == "event" and isinstance(message[2], LogLine):
                 self._seats[rank].log.append(message[2].line)
         first = min(failures, key=lambda failure: failure.priority)
@@ -410,7 +459,7 @@ class Gang:
         ) from (first.error if first.traceback else None)
 
     def _end(self, force: bool) -> None:
-        if self._door is not None or self._seats or self._calling:
+        if self._door is not None or self._seats or self._hub is not None or self._calling:
             run_to_end(lambda: self._end_ranks(force))
 
     def _end_ranks(self, force: bool) -> None:
@@ -427,5 +476,15 @@ class Gang:
                 seat.link.close(flush_seconds=0.05 if force else 2.0)
                 self.received_bytes += seat.link.received_bytes
             self._seats.clear()
+            if self._hub is not None:
+                self._hub.close()
+                self._hub = None
             self.holds = None
             self._calling = False
+
+
+def _check_slots(launcher: Launcher, workers: int) -> None:
+    obstacle = launcher.obstacle(workers)
+    if obstacle:
+        needs = f" with {launcher.resources} each" if launcher.resources.named else ""
+        raise ResourceError(f"workers={workers}{needs} does not fit: {obstacle}")

@@ -17,10 +17,11 @@ from typing import Any
 
 import psutil
 
-from orca.core.machine import search_path, usable_cpus, working_folder
+from orca.core.machine import search_path, usable_cpus, visible_gpus, working_folder
 from orca.core.scratch import Scratch, clean_up_when_terminated, scratch
 from orca.launch.base import Hello, Launcher, Meeting
 from orca.launch.processes import explain_exit, kill, lives, wait_until
+from orca.launch.resources import written
 
 _log = logging.getLogger("orca")
 _KILL_SECONDS = 5.0
@@ -171,9 +172,11 @@ class Nurseries:
 
 
 class LocalLauncher(Launcher):
-    """Starts ranks on this machine; one slot per core of the context."""
+    """Starts ranks on this machine; a slot is a core of the context, or what a worker needs instead."""
 
     runtime = "local"
+    reserves = True
+    regain_seconds = 0.0
 
     def __init__(
         self, cores: int | None = None, preload: tuple[str, ...] = (), nurseries: Nurseries | None = None
@@ -186,15 +189,33 @@ class LocalLauncher(Launcher):
         self._folder: Scratch | None = None
 
     def slots(self, wanted: int = 0) -> int:
-        return self._cores
+        return self.resources.fits(self._available())
+
+    def _available(self) -> dict[str, float]:
+        return {"CPU": self._cores, "GPU": len(visible_gpus())}
+
+    def inventory(self) -> str:
+        return f": this machine has {written(self._available())}"
 
     def advice(self, world: int) -> str:
+        if self.resources.others:
+            return f"Name only CPU and GPU here: {self.resources.others[0][0]!r} needs a cluster."
+        if self.resources.gpus:
+            return (
+                "Use fewer workers, or fewer GPUs for each; CUDA_VISIBLE_DEVICES, where it is set, has to list those "
+                "that may be used."
+            )
+        if self.resources.named:
+            cores = world * (self.resources.cpus or 1)
+            return f"Use fewer workers, or allow more threads than cores with init_orca_context(cores={cores})."
         return f"Use workers={self._cores}, or allow more processes than cores with init_orca_context(cores={world})."
 
     def start(self, world: int, meeting: Meeting) -> None:
         self._folder = scratch("orca-gang-")
         clean_up_when_terminated()
         environment = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS",)}
+        gpus = self.resources.gpus
+        ids = visible_gpus()[: (gpus or 0) * (world - self.servers)]  # servers see none
         for rank in range(world):
             self._orders[rank] = {
                 "rank": rank,
@@ -202,6 +223,7 @@ class LocalLauncher(Launcher):
                 "name": f"{self._folder.path.name}/{rank}",
                 "log": str(self._folder.path / f"rank-{rank}.log"),
                 "env": environment,
+                "devices": None if gpus is None else ids[gpus * rank : gpus * (rank + 1)],
                 "cwd": working_folder(),
                 "host": meeting.host,
                 "port": meeting.port,

@@ -20,11 +20,24 @@ import threadpoolctl
 
 from orca.core.machine import host_id, usable_cpus
 from orca.launch.base import Delivery, Handle, Hello, LogLine, Meeting, Rank
-from orca.launch.channel import GOODBYE, Link, connect, pack
+from orca.launch.channel import BEAT, GOODBYE, Link, connect, pack
 
 T = TypeVar("T")
 BEAT_SECONDS = 1.0
 _ORPHAN_EXIT = 70
+
+
+_ATOMS = (type(None), bool, int, float, str, bytes)
+"""Types of values that cannot change, so that one object can stand for all equal ones."""
+
+
+def _unpacked(blobs: list[bytes]) -> list[Any]:
+    """Return gathered values. Those of a barrier are all the same: unpacking one is enough, however many ranks."""
+    if len(set(map(id, blobs))) == 1:
+        value = pickle.loads(blobs[0])
+        if type(value) in _ATOMS:
+            return [value] * len(blobs)
+    return [pickle.loads(blob) for blob in blobs]
 
 
 class RankContext:
@@ -39,6 +52,7 @@ class RankContext:
         """The number that the driver gave to the current call."""
         self._link = link
         self._gathered: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._turns: dict[int, int] = {}
         self._closers: list[Callable[[], None]] = []
 
@@ -55,8 +69,16 @@ class RankContext:
         if members == 1:
             return [value]
         turn = self._turns[members] = self._turns.get(members, 0) + 1
-        self._link.send(("gather", self.call_number, (members, turn), pack(value)))
-        return [pickle.loads(blob) for blob in self._gathered.get()]
+        self._link.send_packed(pickle.dumps(("gather", self.call_number, (members, turn), pack(value)), protocol=5))
+        return _unpacked(self._gathered.get())
+
+    def ask(self, question: object) -> Any:
+        """Return the driver's answer to rank 0's question, on every rank; all ranks call it, as `allgather`."""
+        answer = None
+        if self.place.rank == 0:
+            self._link.send(("question", self.call_number, question))
+            answer = self._answers.get()
+        return self.allgather(answer)[0]
 
     def once(self, key: str, create: Callable[[], T]) -> T:
         """Return the value kept under a key, created by the first call of this process."""
@@ -131,10 +153,12 @@ def _describe(error: BaseException) -> dict[str, Any]:
     return {"type": type(error).__name__, "message": message, "traceback": text, "error": blob}
 
 
-def _run(context: RankContext, task: bytes, deliveries: bytes) -> tuple[str, Any]:
-    # A process forked from one with packages imported keeps those out of garbage collection already; in another
-    # one they come with the task. Scanning a whole framework again and again slows training down.
-    alone = gc.get_freeze_count() == 0
+def _run(context: RankContext, task: bytes, deliveries: bytes, alone: bool) -> tuple[str, Any]:
+    """Run a call; `alone` says that nothing is kept out of garbage collection in this process yet.
+
+    A process forked from one with packages imported keeps those out already; in another one they come with the task.
+    Scanning a whole framework again and again slows training down.
+    """
     try:
         fn, args = pickle.loads(task)
         if alone:
@@ -158,13 +182,15 @@ def _extend_path(entries: list[str]) -> None:
 class _Service:
     """A rank's end of the channel: it receives calls, and sends heartbeats until the rank leaves."""
 
-    def __init__(self, meeting: Meeting, rank: int, at_beat: Callable[[], None]) -> None:
+    def __init__(
+        self, meeting: Meeting, rank: int, at_beat: Callable[[], None], devices: tuple[str, ...] | None
+    ) -> None:
         self._at_beat = at_beat
         me = psutil.Process()
         connection = connect(
             meeting,
             lambda address: Hello(
-                rank, os.uname().nodename, host_id(), address, me.pid, me.create_time(), usable_cpus()
+                rank, os.uname().nodename, host_id(), address, me.pid, me.create_time(), usable_cpus(), devices
             ),
         )
         self.inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
@@ -189,12 +215,17 @@ class _Service:
                 os._exit(_ORPHAN_EXIT)
         elif message[0] == "gathered":
             self.context._gathered.put(message[1])
+        elif message[0] == "ask":
+            self._at_beat()
+            self.link.send(("here", 0))
+        elif message[0] == "answer":
+            self.context._answers.put(message[1])
         else:
             self.inbox.put(message)
 
     def _beat(self) -> None:
         while not self._stopping.wait(BEAT_SECONDS):
-            self.link.send(("beat", 0))
+            self.link.send_packed(BEAT)
             self._at_beat()
 
 
@@ -222,15 +253,21 @@ def serve(
     path: list[str] | None = None,
     echo: bool = True,
     at_beat: Callable[[], None] = lambda: None,
+    devices: Sequence[str] | None = None,
 ) -> None:
     """Join the driver's gang as `rank` and run its calls until the driver says stop or disappears.
 
     Without `echo` the rank's output goes to the driver only, for runtimes whose workers share the user's terminal.
-    `at_beat` is called with every heartbeat.
+    `at_beat` is called with every heartbeat, and whenever the driver asks for an answer. `devices` are the ids of the
+    GPUs that the rank may see; None for all.
     """
+    if devices is not None:
+        # A framework reads this once, when it looks for devices, so it has to be set before the first call.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     _extend_path(path or [])
-    service = _Service(meeting, rank, at_beat)
+    service = _Service(meeting, rank, at_beat, None if devices is None else tuple(devices))
     threads = service.context.place.threads
+    alone = gc.get_freeze_count() == 0  # once: counting takes longer than a small call
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(threads)
     threadpoolctl.threadpool_limits(threads)
@@ -239,7 +276,7 @@ def serve(
             while (message := service.inbox.get())[0] != "stop":
                 _, service.context.call_number, task, deliveries, driver_path = message
                 _extend_path(driver_path)
-                kind, content = _run(service.context, task, deliveries)
-                service.link.send((kind, service.context.call_number, content))
+                kind, content = _run(service.context, task, deliveries, alone)
+                service.link.send_packed(pickle.dumps((kind, service.context.call_number, content), protocol=5))
     finally:
         service.close()

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,12 @@ from orca.launch.base import Delivery, Handle, Hello, Launcher, Meeting, Needs, 
 from orca.launch.exchange import ShardFiles, spool, spool_prefix
 from orca.launch.processes import kill, wait_until
 from orca.launch.rank import serve
+from orca.launch.spark_executors import give_up, split_by_reach
+from orca.launch.spark_resources import TaskResources, task_devices
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
+    from orca.launch.resources import Resources
 
 _REGISTER_SECONDS = 15.0
 _CANCEL_SECONDS = 10.0
@@ -36,10 +40,11 @@ _RAISED = re.compile(r"[\w.]*(Error|Exception): (?!An error occurred)")
 class Packed(Protocol):
     """What a source's `handles` has to return for this launcher: packed shards that Spark can move."""
 
-    def frame(self, name: str, readers: int) -> Any:
+    def frame(self, name: str, readers: int, whole: bool = False) -> Any:
         """Return the shards as a DataFrame with the columns target, source, place and shard.
 
-        The target is one of the first `readers` ranks, ideally the one that needs most of the shard's rows.
+        The target is one of the first `readers` ranks, ideally the one that needs most of the shard's rows. A shard
+        may be split for several targets, unless every rank needs the shards as a `whole`.
         """
 
     @property
@@ -77,7 +82,7 @@ class _Spooled:
         return self.stage.shards(context)[self.name]
 
 
-def _rank_task(meeting: Meeting, path: list[str], token: str, workers: int, world: int) -> Any:
+def _rank_task(meeting: Meeting, path: list[str], token: str, workers: int, world: int, gpus: int | None = None) -> Any:
     """Return the barrier task's body: serve one call as the rank that Spark's partition number says."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
@@ -87,24 +92,31 @@ def _rank_task(meeting: Meeting, path: list[str], token: str, workers: int, worl
         from orca.launch.spark import serve_stage
 
         rank = BarrierTaskContext.get().partitionId()
-        return serve_stage(meeting, rank, path, token, range(rank + workers, world, workers), batches)
+        return serve_stage(meeting, rank, path, token, range(rank + workers, world, workers), batches, gpus)
 
     return run
 
 
 def serve_stage(
-    meeting: Meeting, rank: int, path: list[str], token: str, beside: Sequence[int], batches: Iterator[Any]
+    meeting: Meeting,
+    rank: int,
+    path: list[str],
+    token: str,
+    beside: Sequence[int],
+    batches: Iterator[Any],
+    gpus: int | None = None,
 ) -> Iterator[Any]:
     """Serve one call in a barrier task, with the ranks `beside` as processes of their own.
 
-    The call's deliveries find the task's Arrow batches under the token.
+    The call's deliveries find the task's Arrow batches under the token. With a number of `gpus` the rank sees only
+    those of its task, and the others see none.
     """
     import pyarrow as pa
 
     _received[token] = batches
-    servers = [_start_server(meeting, server, path, token) for server in beside]
+    servers = [_start_server(meeting, server, path, token, gpus is not None) for server in beside]
     try:
-        serve(meeting, rank, path=path, echo=False)
+        serve(meeting, rank, path=path, echo=False, devices=None if gpus is None else task_devices())
     finally:
         _received.pop(token, None)
         for server in servers:
@@ -116,7 +128,7 @@ def serve_stage(
     yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int64())})
 
 
-def _start_server(meeting: Meeting, rank: int, path: list[str], token: str) -> subprocess.Popen[bytes]:
+def _start_server(meeting: Meeting, rank: int, path: list[str], token: str, hidden: bool) -> subprocess.Popen[bytes]:
     """Start a rank that only serves others: a barrier stage would need a core of Spark's for it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     # Spark's daemon speaks with Java through its standard output.
@@ -126,16 +138,16 @@ def _start_server(meeting: Meeting, rank: int, path: list[str], token: str) -> s
     assert process.stdin is not None
     # The key lets its owner into the gang: it must not be visible on the command line.
     with contextlib.suppress(BrokenPipeError), process.stdin as order:
-        order.write(pickle.dumps((meeting, rank, path, token)))
+        order.write(pickle.dumps((meeting, rank, path, token, () if hidden else None)))
     return process
 
 
-def serve_beside(meeting: Meeting, rank: int, path: list[str], token: str) -> None:
+def serve_beside(meeting: Meeting, rank: int, path: list[str], token: str, devices: Sequence[str] | None) -> None:
     """Be a rank that only serves others, in a process without data; ends the process."""
     code = 1
     try:
         _received[token] = iter(())
-        serve(meeting, rank, path=path, echo=False)
+        serve(meeting, rank, path=path, echo=False, devices=devices)
         code = 0
     finally:
         # The interpreter may hang as it shuts down a process with native threads.
@@ -157,6 +169,7 @@ class SparkLauncher(Launcher):
 
     runtime = "spark"
     warm = False
+    reserves = True
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -169,14 +182,28 @@ class SparkLauncher(Launcher):
         self._readers: dict[str, int] = {}
         self._world = self._workers = 0
         self._done = -1
+        self._tasks = TaskResources(self._spark, self.resources)
+
+    def require(self, resources: Resources) -> None:
+        super().require(resources)
+        self._tasks = TaskResources(self._spark, resources)
+
+    def obstacle(self, workers: int) -> str:
+        return self._tasks.obstacle() or super().obstacle(workers)
+
+    def inventory(self) -> str:
+        return self._tasks.inventory()
 
     def slots(self, wanted: int = 0) -> int:
         if not self._spark.master.startswith("local["):
             # Executors of a young cluster register one by one; give them a moment.
-            wait_until(lambda: self._count_slots() >= wanted, _REGISTER_SECONDS, step=0.2)
+            age = time.time() - self._spark.startTime / 1000
+            wait_until(lambda: self._count_slots() >= wanted, _REGISTER_SECONDS - age, step=0.2)
         return self._count_slots()
 
     def _count_slots(self) -> int:
+        if self.resources.named:
+            return self._tasks.slots()
         conf = self._spark.getConf()
         per_task = int(conf.get("spark.task.cpus", "1"))
         fixed = conf.get("spark.default.parallelism")
@@ -186,9 +213,30 @@ class SparkLauncher(Launcher):
             cores = int(executors) * int(conf.get("spark.executor.cores", "1"))
             if cores:
                 return cores // per_task
-        return int(self._spark.defaultParallelism) // per_task
+        return self._concurrent_tasks()
+
+    def _concurrent_tasks(self) -> int:
+        """Return how many tasks the executors that are registered now run at once."""
+        try:
+            java = self._spark._jsc.sc()
+            return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
+        except Exception:
+            # Not a public interface. The default parallelism is never below two on a cluster.
+            return int(self._spark.defaultParallelism) // int(self._spark.getConf().get("spark.task.cpus", "1"))
+
+    def room(self) -> int:
+        slots, (reached, lost) = self._count_slots(), split_by_reach(self._spark)
+        if not lost:
+            return slots
+        cpus = self.resources.cpus or int(self._spark.getConf().get("spark.task.cpus", "1"))
+        return min(slots, sum(executor.cores // cpus for executor in reached))
+
+    def give_up_lost(self) -> None:
+        give_up(self._spark, split_by_reach(self._spark)[1])
 
     def advice(self, world: int) -> str:
+        if self.resources.named:
+            return "Use fewer workers, or fewer resources for each, or start Spark with more executors."
         return (
             f"Use workers={self.slots()} or fewer, or start Spark with more cores: "
             f'init_orca_context(runtime="spark", cores={world}).'
@@ -208,8 +256,8 @@ class SparkLauncher(Launcher):
         self._done = -1
         self._world = world
         workers = self._workers = world - self.servers
-        task = _rank_task(meeting, search_path(), self._token, workers, world)
-        stage = self._rows(workers).mapInArrow(task, "rank long", barrier=True)
+        task = _rank_task(meeting, search_path(), self._token, workers, world, self.resources.gpus)
+        stage = self._rows(workers).mapInArrow(task, "rank long", barrier=True, profile=self._tasks.profile)
 
         def job() -> None:
             self._spark.setJobGroup(self._token, "orca: a gang of ranks", interruptOnCancel=True)
@@ -225,7 +273,10 @@ class SparkLauncher(Launcher):
         """The packed shards of all sources as a DataFrame with one partition per worker."""
         if not self._packed:
             return self._session.range(0, world, 1, world)
-        frames = [packed.frame(name, self._readers.get(name, world)) for name, packed in self._packed.items()]
+        frames = [
+            packed.frame(name, self._readers.get(name, world), whole=name not in self._readers)
+            for name, packed in self._packed.items()
+        ]
         rows = functools.reduce(lambda one, two: one.union(two), frames)
         # Any rank may receive any shard first; by number is only the most even distribution.
         if hasattr(rows, "repartitionById"):
@@ -250,6 +301,8 @@ class SparkLauncher(Launcher):
         text = str(self._error)
         if "Python worker exited unexpectedly" in text:
             return dict.fromkeys(range(self._world), "its Spark Python worker was killed or crashed")
+        if "ExecutorLostFailure" in text:
+            return dict.fromkeys(range(self._world), "a Spark executor was lost")
         raised = [line.strip() for line in text.splitlines() if _RAISED.match(line.strip())]
         lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
         reason = raised[-1] if raised else " ".join(lines[:3])

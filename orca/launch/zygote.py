@@ -44,7 +44,7 @@ class _Zygote:
         """Whether the driver has said that it needs us no more; else the end of our input means that it died."""
         setup = json.loads(self._first_line())
         sys.path[:] = setup["path"]
-        for module in setup["preload"]:
+        for module in (*setup["preload"], "orca.launch.rank"):
             importlib.import_module(module)
         # Imported modules are never garbage: ranks need not scan them, nor copy their memory by doing so.
         gc.collect()
@@ -94,11 +94,13 @@ class _Zygote:
             line = line[os.write(self._answers, line) :]
 
     def _reap(self) -> None:
-        for child in list(self._children):
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                self._children.discard(pid)
-                self._answer({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+        while self._children:
+            # One call for each child that has ended; asking for each one that lives would cost the square of them.
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            self._children.discard(pid)
+            self._answer({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
 
     def _end_children(self) -> None:
         for child in self._children:
@@ -153,7 +155,7 @@ def _become_rank(order: dict[str, Any]) -> None:
         from orca.launch.rank import serve
 
         meeting = Meeting(order["host"], order["port"], bytes.fromhex(order["key"]))
-        serve(meeting, order["rank"], at_beat=log.trim)
+        serve(meeting, order["rank"], at_beat=log.trim, devices=order["devices"])
         code = 0
     except BaseException:
         import traceback
