@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from orca.runtimes import registry
 from orca.runtimes.base import Runtime, RuntimeRequest
-from orca.runtimes.gangs import Gangs, Preload
+from orca.runtimes.gangs import NOTHING_NAMED, Gangs, Preload
 
 if TYPE_CHECKING:
     from orca.launch.base import Launcher
     from orca.launch.gang import Gang
+    from orca.launch.resources import Resources
     from orca.shards.engines.base import Engine
 
 
@@ -82,26 +83,32 @@ class Context:
         """Return a new launcher of the runtime."""
         return self.cluster.launcher(tuple(preload))
 
-    def gang(self, world: int, preload: Preload | None = None, servers: int = 0) -> Gang:
+    def gang(
+        self,
+        world: int,
+        preload: Preload | None = None,
+        servers: int = 0,
+        resources: Resources = NOTHING_NAMED,
+    ) -> Gang:
         """Return the warm gang of this size, or a new one; its last `servers` ranks take no slot."""
         if self._ended:
             # Shards outlive the context that created them; their work runs on the active one.
             successor = self._successor()
             if successor.runtime == self.runtime:
                 return successor.gang(min(world, successor.cores), preload)
-        return self._gangs.get(world, preload, servers)
+        return self._gangs.get(world, preload, servers, resources)
 
     def prefer(self, preload: Preload) -> None:
         """Use processes with these modules imported for work on shards."""
         self._gangs.prefer(preload)
 
-    def warm(self, world: int, preload: Preload, servers: int = 0) -> Gang | None:
+    def warm(self, world: int, preload: Preload, servers: int = 0, resources: Resources = NOTHING_NAMED) -> Gang | None:
         """Return the gang of this size if there is one."""
-        return self._gangs.warm(world, preload, servers)
+        return self._gangs.warm(world, preload, servers, resources)
 
-    def stop_gang(self, world: int, preload: Preload, servers: int = 0) -> None:
+    def stop_gang(self, world: int, preload: Preload, servers: int = 0, resources: Resources = NOTHING_NAMED) -> None:
         """End one warm gang, if there is one."""
-        self._gangs.stop(world, preload, servers)
+        self._gangs.stop(world, preload, servers, resources)
 
     def stop_gangs(self) -> None:
         """End all warm gangs; the context stays."""
@@ -150,8 +157,14 @@ class _Lasting(Gangs):
         super().__init__(context.launcher)
         self._context = context
 
-    def get(self, world: int, preload: Preload | None = None, servers: int = 0) -> Gang:
-        return self._context.gang(world, preload, servers)
+    def get(
+        self,
+        world: int,
+        preload: Preload | None = None,
+        servers: int = 0,
+        resources: Resources = NOTHING_NAMED,
+    ) -> Gang:
+        return self._context.gang(world, preload, servers, resources)
 
     def rest(self) -> None:
         self._context.rest()

@@ -7,19 +7,22 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from orca.launch.resources import Resources
+
 if TYPE_CHECKING:
     from orca.launch.base import Launcher
     from orca.launch.gang import Gang
 
 Preload = tuple[str, ...]
+NOTHING_NAMED = Resources()
 
 
 class Gangs:
-    """Gangs by size, by the modules that their processes have imported, and by the number of servers among them."""
+    """Gangs by size, imported modules, number of servers and resources of each worker."""
 
     def __init__(self, launcher: Callable[[Preload], Launcher]) -> None:
         self._launcher = launcher
-        self._gangs: dict[tuple[int, Preload, int], Gang] = {}
+        self._gangs: dict[tuple[int, Preload, int, Resources], Gang] = {}
         self._lock = threading.Lock()
         self._preferred: Preload = ()
 
@@ -27,25 +30,33 @@ class Gangs:
         """Use processes with these modules for work that does not name any, such as work on shards."""
         self._preferred = preload
 
-    def get(self, world: int, preload: Preload | None = None, servers: int = 0) -> Gang:
+    def get(
+        self,
+        world: int,
+        preload: Preload | None = None,
+        servers: int = 0,
+        resources: Resources = NOTHING_NAMED,
+    ) -> Gang:
         """Return the gang of this size, or a new one; without `preload` any gang of the size will do."""
         from orca.launch.gang import Gang
 
         with self._lock:
-            for (size, modules, serving), gang in self._gangs.items():
-                if size == world and (preload is None or (preload, servers) == (modules, serving)):
+            for (size, *kind), gang in self._gangs.items():
+                if size == world and (preload is None or [preload, servers, resources] == kind):
                     return gang
             modules = self._preferred if preload is None else preload
-            gang = self._gangs[world, modules, servers] = Gang(self._launcher(modules), world, servers=servers)
+            launcher = self._launcher(modules)
+            launcher.require(resources)
+            gang = self._gangs[world, modules, servers, resources] = Gang(launcher, world, servers=servers)
             return gang
 
-    def warm(self, world: int, preload: Preload, servers: int = 0) -> Gang | None:
+    def warm(self, world: int, preload: Preload, servers: int = 0, resources: Resources = NOTHING_NAMED) -> Gang | None:
         """Return the gang of this size if there is one."""
-        return self._gangs.get((world, preload, servers))
+        return self._gangs.get((world, preload, servers, resources))
 
-    def stop(self, world: int, preload: Preload, servers: int = 0) -> None:
+    def stop(self, world: int, preload: Preload, servers: int = 0, resources: Resources = NOTHING_NAMED) -> None:
         """End one gang, if there is one."""
-        gang = self._gangs.pop((world, preload, servers), None)
+        gang = self._gangs.pop((world, preload, servers, resources), None)
         if gang is not None:
             gang.stop()
 

@@ -14,6 +14,7 @@ from orca.errors import ArgumentError, MissingPackageError, ResourceError
 from orca.launch import spark_daemon
 from orca.runtimes.base import Runtime, RuntimeRequest
 from orca.runtimes.packages.spark import java
+from orca.runtimes.spark_interrupts import close_interrupted_connections
 
 if TYPE_CHECKING:
     from typing import Self
@@ -44,6 +45,7 @@ class SparkRuntime(Runtime):
     implied_by = ("master",)
 
     def __init__(self, session: Any, owned: bool) -> None:
+        close_interrupted_connections()
         self.session = session
         self._owned = owned
         self.cores = int(session.sparkContext.defaultParallelism)
@@ -147,6 +149,9 @@ def _session(master: str | None, request: RuntimeRequest, options: dict[str, Any
         conf |= _local_conf(request) if local else _cluster_conf(request)
     conf |= options.pop("conf", None) or {}
     conf |= options
+    if "spark.executor.resource.gpu.amount" in conf:
+        # A process keeps the GPUs of its first task, and the next task may have others.
+        conf.setdefault("spark.python.worker.reuse", "false")
     for key, value in conf.items():
         builder = builder.config(key, str(value))
     session = builder.getOrCreate()
