@@ -66,6 +66,42 @@ def check_unsigned(array: Array, name: str, first_row: int = 0) -> None:
     )
 
 
+def check_range(array: Array, dtype: str, name: str, first_row: int = 0) -> None:
+    """Raise if a type cannot hold the values of an array: integers wrap, fractions are cut off, floats overflow."""
+    if dtype == "string" or not array.size or array.dtype.kind not in "iuf":
+        return
+    target = np.dtype(dtype)
+    if target.kind in "iu":
+        _check_integers(array, target, name, first_row)
+    elif target.kind == "f" and array.dtype.kind == "f" and target.itemsize < array.dtype.itemsize:
+        wrong = np.isfinite(array) & (np.abs(array) > np.finfo(target).max)
+        if wrong.any():
+            row, index = first_where(wrong, first_row)
+            raise DataError(f"{name} has {array[index]} in row {row}, which {target} cannot hold. Scale the values.")
+
+
+def _check_integers(array: Array, target: np.dtype[Any], name: str, first_row: int) -> None:
+    limits = np.iinfo(target)
+    if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            fraction = ~np.isfinite(array) | (array != np.floor(array))
+        if fraction.any():
+            row, index = first_where(fraction, first_row)
+            raise DataError(
+                f"{name} has {array[index]} in row {row}, but the model takes {target}. Round the values, or give the "
+                "input a floating point type."
+            )
+    elif np.can_cast(array.dtype, target):
+        return
+    if array.min() >= limits.min and array.max() <= limits.max:
+        return
+    row, index = first_where((array < limits.min) | (array > limits.max), first_row)
+    raise DataError(
+        f"{name} has {array[index]} in row {row}, which is outside of {target} ({limits.min} to {limits.max}), the "
+        "type of the model's input. Give that input the type int64, or renumber the values."
+    )
+
+
 def _sample(array: Array, first_row: int) -> str:
     if not array.size:
         return ""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from orca.errors import DataError
-from orca.shards.on_rank import FetchedRows, RankSource
+from orca.shards.on_rank import FetchedRows, Source
 from orca.shards.orders import Step, order_of
 from orca.shards.tree import leaves, refuse_masks, row_count, size_in_bytes, take_rows, tree_map
 
@@ -195,9 +195,22 @@ class Feed:
         self._rank, self._world, self._seed = rank, world, seed
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> int | None:
         """Number of steps of one epoch; the same on every rank."""
         return self.order.steps
+
+    @property
+    def count(self) -> int:
+        """Number of rows of one epoch, on all ranks together."""
+        return len(self.rows)
+
+    def rows_until(self, step: int) -> int:
+        """Return how many rows the first steps of an epoch have, on all ranks together."""
+        return min(step * self.batch_size, self.count)
+
+    def close(self) -> None:
+        """End what reading has started."""
+        self.rows.close()
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's batches of an epoch, starting at `first_step`."""
@@ -222,7 +235,7 @@ class InMemory:
 
     def __init__(self, data: Any) -> None:
         self._data = data
-        self.rows = 1 if isinstance(data, RankSource) else row_count(data)
+        self.rows = 1 if isinstance(data, Source) else row_count(data)
 
     def load(self) -> Any:
         return self._data

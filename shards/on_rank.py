@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,8 +18,36 @@ SCORING_EPOCH = (1 << 32) - 1
 _FILLER_ROWS = 2
 
 
-class RankSource(ABC):
-    """A data set that is sent to the ranks as one shard; each rank fetches its rows when it needs them."""
+Exchange = Callable[[Any], Sequence[Any]]
+"""Sends a small value to all ranks that read a source, and returns the values of all of them, in rank order."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The rank that reads a source, and what it reads it for."""
+
+    rank: int
+    world: int
+    """The number of ranks that read."""
+    seed: int
+    exchange: Exchange = lambda value: [value]
+    ends: bool = True
+    """Whether only the end of the data ends the reading; else a number of steps does."""
+
+
+class Source(ABC):
+    """A data set that is sent to the ranks as one shard; each rank opens it and reads its rows by itself."""
+
+    @abstractmethod
+    def open(self, reader: Reader) -> Any:
+        """Return the rows as this rank reads them: `FetchedRows`, `StreamRows` or `Rows`."""
+
+
+class RankSource(Source):
+    """A data set with numbered rows; each rank fetches its rows when it needs them."""
+
+    def open(self, reader: Reader) -> FetchedRows:
+        return FetchedRows(self, reader.seed)
 
     @abstractmethod
     def __len__(self) -> int:

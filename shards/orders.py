@@ -30,6 +30,17 @@ def share(rows: int, rank: int, world: int) -> tuple[int, int]:
     return start, start + quotient + (rank < rest)
 
 
+def sharing_ranks(rows: int, batch_size: int, world: int) -> int:
+    """Return how many ranks take rows of a step.
+
+    In a short last step no rank gets a single row if avoidable: some layers (batch norm) cannot train on one.
+
+    >>> sharing_ranks(8, 8, 4), sharing_ranks(5, 8, 4)
+    (4, 2)
+    """
+    return world if rows == batch_size else min(world, max(1, rows // 2))
+
+
 @dataclass(frozen=True)
 class Step:
     """One rank's part of one step: the numbers of its rows, in order."""
@@ -177,17 +188,10 @@ class Batches(Order):
         rows = self.rows(seed, epoch)
         for start in range(first_step * self.batch_size, self.count, self.batch_size):
             total = min(self.batch_size, self.count - start)
-            sharing = self._sharing(total, world)
+            sharing = sharing_ranks(total, self.batch_size, world)
             low, high = share(total, rank, sharing) if rank < sharing else (0, 0)
             part = slice(start + low, start + high)
             yield Step(part if rows is None else rows[part], high - low, total, total // sharing)
-
-    def _sharing(self, total: int, world: int) -> int:
-        """Return how many ranks take rows of a step.
-
-        In a short last step no rank gets a single row if avoidable: some layers (batch norm) cannot train on one.
-        """
-        return world if total == self.batch_size else min(world, max(1, total // 2))
 
 
 class Stored(Batches):

@@ -162,11 +162,31 @@ def _parts(data: object, form: Form) -> dict[str, Tree]:
         return {key: data[key] for key in ("x", "y", "w") if key in data}
     if form.labels is not None:
         return {"x": data, "y": form.labels}
+    flat = flat_parts(data, form)
+    if flat is not None:
+        return flat
     if form.pairs and isinstance(data, tuple | list) and len(data) == 2:
         return {"x": data[0], "y": data[1]}
     if form.pairs and form.triples and isinstance(data, tuple) and len(data) == 3:
         return {"x": data[0], "y": data[1], "w": data[2]}
     return {"x": data}
+
+
+def flat_parts(data: object, form: Form) -> dict[str, Tree] | None:
+    """Take a flat tuple of arrays apart, inputs before labels, if their numbers are known; else return None."""
+    if form.flat is None or not isinstance(data, tuple | list):
+        return None
+    inputs, labels = form.flat
+    if any(isinstance(part, dict | list | tuple) for part in data) or inputs + labels < 2:
+        return None
+    if len(data) not in (inputs + labels, inputs):
+        return None
+    if len(data) == inputs and (form.need_labels or inputs == 1):
+        return None
+    parts: dict[str, Tree] = {"x": tuple(data[:inputs]) if inputs > 1 else data[0]}
+    if len(data) > inputs:
+        parts["y"] = tuple(data[inputs:]) if labels > 1 else data[inputs]
+    return parts
 
 
 def _check_leaves(arrays: dict[str, Tree], data: object, argument: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -14,6 +14,7 @@ from orca.shards.tree import Tree
 
 if TYPE_CHECKING:
     from orca.shards.engines.base import Engine
+    from orca.shards.on_rank import Source
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Checks:
     labels: Rules = field(default_factory=dict)
     rows: Callable[[Tree], None] | None = None
     """Raises if the model does not accept such rows; it looks at shapes only."""
+    types: Callable[[Tree], Mapping[str, str]] | None = None
+    """Returns the types that the model converts such rows to, by dotted name; values must be in their range."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Form:
     """Whether a tuple of three is (features, labels, weights)."""
     inputs: int | None = None
     """How many inputs the model has, if that is known."""
+    flat: tuple[int, int] | None = None
+    """Numbers of inputs and labels, if they decide how a flat tuple of arrays is read."""
     most_rows: int | None = None
     """How many rows the call can use at most; a stream that may never end is read no further."""
     checks: Checks = Checks()
@@ -140,6 +145,14 @@ class Adapter(ABC):
     @abstractmethod
     def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:
         """Return the rows as shards {"x", "y"} on `engine`, checked without reading all rows."""
+
+    def source(self, form: Form) -> Source | None:
+        """Return the data as a source that ranks read by themselves; None if its rows are stored as shards."""
+        return None
+
+    def created(self, creator: Callable[[], Any], form: Form) -> Source | None:
+        """Return data that `creator` has returned on this rank as a source; it may be called again for each pass."""
+        return self.source(form)
 
     @abstractmethod
     def head(self, count: int, form: Form, place: Place) -> Tree:

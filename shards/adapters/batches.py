@@ -1,4 +1,4 @@
-"""Data sets of a framework: read once, on the driver, and stored shard by shard."""
+"""Data sets that yield batches: sent to the ranks, or read once, on the driver, and stored shard by shard."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from orca.core.pickling import check_picklable
 from orca.errors import DataError
-from orca.shards.adapters.arrays import RowsAdapter, to_tree
-from orca.shards.adapters.base import Form
+from orca.shards.adapters.arrays import RowsAdapter, flat_parts, to_tree
+from orca.shards.adapters.base import Feedable, Form, Place
 from orca.shards.adapters.checking import RowChecker
+from orca.shards.on_rank import SentSource, Source
 from orca.shards.tree import Tree, join_rows, row_count, size_in_bytes, take_rows
 from orca.shards.xshards import XShards
 
@@ -41,10 +43,20 @@ class BatchesAdapter(RowsAdapter):
     def batches(self, rows: int | None = None) -> Iterator[Any]:
         """Yield the rows as batches of arrays; no more than `rows` are needed."""
 
-    def shards(self, form: Form, engine: Engine, parts: int = 1) -> XShards:
+    def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:
+        source = self.source(form)
+        return self.stored(form, engine) if source is None else send(source, self.data, form, engine)
+
+    def _on_engine(self, form: Form, place: Place) -> XShards:
+        # A prediction needs each row once, in order: it is read here.
+        if self._stored is None:
+            self._stored = self.stored(form, place.engine)
+        return self._stored
+
+    def stored(self, form: Form, engine: Engine) -> XShards:
+        """Read all rows in this process, and store them on an engine."""
         kind = type(self.data).__name__
-        if form.weight_col is not None:
-            raise DataError(f"sample_weight={form.weight_col!r}: a {kind} has no columns to take it from.")
+        weight_refused(self.data, form)
         batch_form = replace(form, labels=None, weights=None)
         most = None if self.ends else form.most_rows
         check = RowChecker(form)
@@ -60,6 +72,21 @@ class BatchesAdapter(RowsAdapter):
         return shards
 
 
+def weight_refused(data: object, form: Form) -> None:
+    """Raise if the weights of rows are named as a column, which such data does not have."""
+    if form.weight_col is not None:
+        raise DataError(f"sample_weight={form.weight_col!r}: a {type(data).__name__} has no columns to take it from.")
+
+
+def send(source: Source, data: object, form: Form, engine: Engine) -> SentSource:
+    """Store a source of the ranks as the only shard."""
+    try:
+        return SentSource(XShards(engine, engine.put([source])))
+    except Exception:
+        check_picklable(**{form.argument: data})
+        raise
+
+
 def labelled(batch: Any, form: Form) -> Any:
     """Return a batch with its labels apart, if it is a list (feature, feature, …, label).
 
@@ -67,6 +94,9 @@ def labelled(batch: Any, form: Form) -> Any:
     """
     if isinstance(batch, list):
         batch = tuple(batch)
+    flat = flat_parts(batch, form)
+    if flat is not None:
+        return flat
     if not isinstance(batch, tuple) or len(batch) < 3 or (form.triples and len(batch) == 3):
         return batch
     if form.need_labels:

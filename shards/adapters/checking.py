@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from orca.errors import DataError
 from orca.shards.adapters.base import Form
-from orca.shards.checks import check_any_weight, check_array, check_weights
+from orca.shards.checks import check_any_weight, check_array, check_range, check_weights
 from orca.shards.column_types import Problems
 from orca.shards.columns import flat
 from orca.shards.tree import Tree, leaves, row_count
@@ -35,6 +36,7 @@ class RowChecker:
         self._row = 0
         self._warned = False
         self._weighted: bool | None = None
+        self._types: Mapping[str, str] | None = None
 
     def __call__(self, tree: Tree) -> Tree:
         """Return the piece if nothing is wrong with it."""
@@ -42,11 +44,22 @@ class RowChecker:
         self._check_arrays(tree)
         if rows and not self._row and self._checks.rows is not None:
             self._checks.rows(tree)
+        self._check_ranges(tree)
         if tree.get("w") is not None:
             check_weights(tree["w"], self._row)
             self._weighted = bool(self._weighted) or bool(np.any(tree["w"]))
         self._row += rows
         return tree
+
+    def _check_ranges(self, tree: Tree) -> None:
+        """Check that the types of the model can hold the values."""
+        if self._types is None:
+            self._types = {} if self._checks.types is None else self._checks.types(tree)
+        for name, leaf in leaves(tree) if self._types else ():
+            if name in self._types:
+                part, _, inner = name.partition(".")
+                columns = self._form.feature_cols if part == "x" else self._form.label_cols
+                check_range(leaf, self._types[name], self._name(part, inner, columns), self._row)
 
     def check_form(self, blank: Tree) -> None:
         """Check arrays that have the types and shapes of the rows, but no row."""

@@ -1,12 +1,15 @@
-"""MXNet's DataIter and Gluon's DataLoader; each row is fetched once, rows that only pad a batch not at all."""
+"""MXNet's DataIter and Gluon's DataLoader; rows that only pad a batch are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from orca.errors import DataError
-from orca.shards.adapters.batches import BatchesAdapter
+from orca.shards.adapters.base import Form
+from orca.shards.adapters.batches import BatchesAdapter, weight_refused
+from orca.shards.adapters.iterables import IterableStream
+from orca.shards.on_rank import Source
 
 
 class MXNetAdapter(BatchesAdapter):
@@ -22,16 +25,20 @@ class MXNetAdapter(BatchesAdapter):
     def batches(self, rows: int | None = None) -> Iterator[Any]:
         return batches(self.data)
 
+    def created(self, creator: Callable[[], Any], form: Form) -> Source:
+        weight_refused(self.data, form)
+        return IterableStream(self.batches, form)
+
     def pairs_are_labelled(self, several_inputs: bool) -> bool:
         # An iterator knows whether it has labels; a pair of a loader may be two inputs.
         labels = getattr(self.data, "provide_label", None)
         return not several_inputs if labels is None else bool(labels)
 
 
-class DriverStore:
+class WholeStore:
     """The KVStore of a creator ``fn(config, kv)`` that asks which part of the data to return: all of it.
 
-    The creator is called once. Its rows are then distributed over the workers, each row to one of them per epoch.
+    Every worker calls the creator, and takes its share of the rows: each row is used by one of them per epoch.
     """
 
     rank = 0

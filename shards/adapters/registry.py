@@ -25,7 +25,12 @@ _SPECIFIC = (
     "mxnet_data:MXNetAdapter",
 )
 """Kinds that their classes tell; tried first."""
-_GENERAL = ("arrow_stream:ArrowStreamAdapter", "creator:CreatorAdapter", "arrays:ArraysAdapter")
+_GENERAL = (
+    "arrow_stream:ArrowStreamAdapter",
+    "creator:CreatorAdapter",
+    "iterables:IterableAdapter",
+    "arrays:ArraysAdapter",
+)
 """Kinds that many classes may have; tried after those of other packages. The last one accepts anything."""
 
 

@@ -1,12 +1,22 @@
-"""tf.data Datasets, fetched batch by batch."""
+"""tf.data Datasets: sent to the ranks as graphs for training, read in this process for predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from orca.errors import DataError
-from orca.shards.adapters.batches import BatchesAdapter
+from orca.shards.adapters.base import Form
+from orca.shards.adapters.batches import BatchesAdapter, weight_refused
+from orca.shards.adapters.tf_graphs import Graph, to_graph
+from orca.shards.adapters.tf_streams import (
+    NEVER_ENDS,
+    CreatedTensorFlowStream,
+    TensorFlowStream,
+    is_endless,
+    own_policy,
+)
+from orca.shards.on_rank import Source
 
 FETCH_ROWS = 1024
 _KEEP = ("prefetch", "options", "repeat", "take", "skip", "cache", "shuffle", "filter", "shard", "cardinality")
@@ -33,19 +43,62 @@ class TensorFlowAdapter(BatchesAdapter):
     def batches(self, rows: int | None = None) -> Iterator[Any]:
         return batches(self.data, rows)
 
+    def source(self, form: Form) -> TensorFlowStream:
+        weight_refused(self.data, form)
+        if is_endless(self.data) and form.most_rows is None:
+            raise DataError(NEVER_ENDS)
+        graph, problem = _graph(self.data)
+        if graph is None:
+            raise DataError(
+                f"{form.argument}= is a tf.data.Dataset that {problem}, so it cannot be sent to the workers. Give a "
+                "function fn(config, batch_size) that returns it: every worker calls the function."
+            )
+        return self._stream(graph, form)
+
+    def created(self, creator: Callable[[], Any], form: Form) -> Source:
+        weight_refused(self.data, form)
+        graph, _ = _graph(self.data)
+        if graph is not None:
+            return self._stream(graph, form)
+        batched = is_batched(self.data)
+        return CreatedTensorFlowStream(creator, self.data, files=self._file_count, batched=batched, form=form)
+
+    def _file_count(self, most: int) -> int:
+        try:
+            return Graph(to_graph(self.data)).file_count(most)
+        except Exception:
+            return 0  # unknown: every rank reads all rows and takes its share
+
+    def _stream(self, graph: bytes, form: Form) -> TensorFlowStream:
+        data = self.data
+        return TensorFlowStream(
+            graph,
+            data.element_spec,
+            batched=is_batched(data),
+            endless=is_endless(data),
+            policy=own_policy(data),
+            form=form,
+        )
+
     def pairs_are_labelled(self, several_inputs: bool) -> bool:
         return True
 
 
+def _graph(dataset: Any) -> tuple[bytes | None, str]:
+    """Return the graph of a dataset that any process can run; else None and the reason."""
+    try:
+        graph = to_graph(dataset)
+    except Exception as error:
+        return None, f"cannot be turned into a graph ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
+    if Graph(graph).runs_python:
+        return None, "calls Python functions (from_generator, py_function or numpy_function)"
+    return graph, ""
+
+
 def batches(dataset: Any, rows: int | None = None) -> Iterator[Any]:
     """Yield the dataset's rows as batches of arrays; a dataset that is batched already keeps its own batches."""
-    import tensorflow as tf
-
-    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise DataError(
-            "The tf.data.Dataset never ends, as after repeat() without a number. Leave repeat() out: every epoch reads "
-            "all rows again; steps_per_epoch= cuts an epoch short."
-        )
+    if is_endless(dataset):
+        raise DataError("The tf.data.Dataset never ends, as after repeat() without a number. Leave repeat() out.")
     if not is_batched(dataset):
         dataset = dataset.batch(min(FETCH_ROWS, rows or FETCH_ROWS))
     yield from dataset.as_numpy_iterator()

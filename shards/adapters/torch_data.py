@@ -1,20 +1,17 @@
-"""torch Datasets and DataLoaders. Their rows are Python objects of the user; each is fetched once."""
+"""torch Datasets and DataLoaders: sent to the ranks for training, read in this process for predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orca.errors import DataError
-from orca.shards.adapters.base import Feedable, Form, Place
-from orca.shards.adapters.batches import BatchesAdapter
+from orca.shards.adapters.base import Form
+from orca.shards.adapters.batches import BatchesAdapter, weight_refused
 from orca.shards.adapters.torch_loading import Loading, TorchSource, as_array
-from orca.shards.on_rank import SentSource
+from orca.shards.adapters.torch_streams import TorchStream
+from orca.shards.on_rank import RankSource, Source
 from orca.shards.tree import tree_map
-from orca.shards.xshards import XShards
-
-if TYPE_CHECKING:
-    from orca.shards.engines.base import Engine
 
 FETCH_ROWS = 1024
 
@@ -37,31 +34,20 @@ class TorchAdapter(BatchesAdapter):
     def batches(self, rows: int | None = None) -> Iterator[Any]:
         return batches(self.data, rows)
 
-    def shards(self, form: Form, engine: Engine, parts: int = 1) -> Feedable:  # type: ignore[override]
+    def source(self, form: Form) -> Source | None:
         source = rank_source(self.data, form)
-        if source is None:
-            return super().shards(form, engine, parts)
-        if form.weight_col is not None:
-            raise DataError(f"sample_weight={form.weight_col!r}: a dataset has no columns to take it from.")
-        if not len(source):
+        if source is not None:
+            weight_refused(self.data, form)
+        if isinstance(source, RankSource) and not len(source):
             raise DataError(f"{form.argument}= gave no rows.")
-        return SentSource(XShards(engine, engine.put([source])))
-
-    def _on_engine(self, form: Form, place: Place) -> XShards:
-        # A prediction needs each row once, in order: it is read here.
-        if self._stored is None:
-            self._stored = BatchesAdapter.shards(self, form, place.engine, place.parts)
-        return self._stored
+        return source
 
     def pairs_are_labelled(self, several_inputs: bool) -> bool:
         return not several_inputs
 
 
-def rank_source(data: Any, form: Form) -> TorchSource | None:
-    """Return the rows of a map-style Dataset as a source of the ranks; None if they are read here.
-
-    Those of a TensorDataset are arrays already, and those of an IterableDataset have no numbers.
-    """
+def rank_source(data: Any, form: Form) -> TorchSource | TorchStream | None:
+    """Return the data as a source of the ranks; None for a TensorDataset, whose rows are arrays already."""
     from torch.utils.data import (
         BatchSampler,
         DataLoader,
@@ -74,13 +60,15 @@ def rank_source(data: Any, form: Form) -> TorchSource | None:
 
     loads = isinstance(data, DataLoader)
     dataset = data.dataset if loads else data
-    if isinstance(dataset, IterableDataset) or type(dataset) is TensorDataset:
+    if isinstance(dataset, IterableDataset):
+        return TorchStream(data, form)
+    if type(dataset) is TensorDataset:
         return None
     if not loads:
         return TorchSource(dataset, Loading(default_collate), form)
     groups = data.batch_sampler
     if groups is None:  # the dataset yields batches
-        return None
+        return TorchStream(data, form)
     if type(groups) is not BatchSampler:
         _check_order(data)
     loading = Loading(data.collate_fn, data.num_workers, data.prefetch_factor, data.worker_init_fn, data.timeout)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from orca.shards.adapters.base import Checks, Form
 from orca.shards.adapters.batches import labelled
 from orca.shards.on_rank import RankSource
 from orca.shards.orders import Batches, Index, Order
+from orca.shards.randomness import OwnRandomness, seed_all
 from orca.shards.tree import Tree, tensor_to_numpy, tree_map
 
 Ticket = tuple[int, int, int]
@@ -75,7 +76,7 @@ class TorchSource(RankSource):
         batches = iter(self._loader)
         while True:
             # In this process the rows' seeds must not change the random numbers of the training.
-            with _preserved_randomness(not loading.num_workers):
+            with OwnRandomness(seed, epoch) if not loading.num_workers else nullcontext():
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -104,46 +105,15 @@ class _SeededRows:
     dataset: Any
 
     def __getitem__(self, ticket: Ticket) -> Any:
-        seed_row(*ticket)
+        seed_all(*ticket)
         return self.dataset[ticket[2]]
 
     def __getitems__(self, tickets: Sequence[Ticket]) -> list[Any]:
         if hasattr(self.dataset, "__getitems__"):
             # Fetched together, so seeded together.
-            seed_row(*tickets[0])
+            seed_all(*tickets[0])
             return list(self.dataset.__getitems__([row for _, _, row in tickets]))
         return [self[ticket] for ticket in tickets]
-
-
-def seed_row(seed: int, epoch: int, row: int) -> None:
-    """Seed the random numbers of Python, numpy and torch for one row."""
-    import torch
-
-    first, second = np.random.SeedSequence([seed, epoch, row]).generate_state(2)
-    random.seed(int(first))
-    np.random.seed(int(second))
-    torch.default_generator.manual_seed(int(first) << 32 | int(second))
-
-
-class _preserved_randomness:
-    """Restores the random numbers of Python, numpy and torch at the end of the block."""
-
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
-
-    def __enter__(self) -> None:
-        if self._wanted:
-            import torch
-
-            self._states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-    def __exit__(self, *_: object) -> None:
-        if self._wanted:
-            import torch
-
-            random.setstate(self._states[0])
-            np.random.set_state(self._states[1])
-            torch.set_rng_state(self._states[2])
 
 
 @dataclass(frozen=True)
@@ -153,8 +123,7 @@ class _Sampled(Batches):
     sampler: Iterable[int]
 
     def rows(self, seed: int, epoch: int) -> Index:
-        with _preserved_randomness(True):
-            seed_row(seed, epoch, 0)
+        with OwnRandomness(seed, epoch, 0):
             return np.fromiter(self.sampler, np.int64, self.count)
 
 

@@ -11,11 +11,15 @@ import cloudpickle
 
 from orca.core.pickling import pickled
 from orca.errors import TransformError
+from orca.launch.processes import wait_until
 from orca.shards.engines.base import Engine, Join, Result, Shard, Split, Step
 from orca.shards.transform_errors import step_error
-from orca.shards.tree import length_of
+from orca.shards.tree import length_of, size_in_bytes, take_rows
 
 _RETRIES = 3
+_LOCATE_MILLISECONDS = 10_000
+_SMALL_BYTES, _MANY = 100 << 10, 10_000
+_RETURN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class RayShard:
 
     ref: Any
     row_ref: Any = None
+    holds_rows: bool = True
+    """Whether it may be large. A list of paths, for example, only says which rows to read."""
 
     @property
     def rows(self) -> int:
@@ -71,6 +77,66 @@ class RayShard:
         import ray
 
         return _unless_failed(ray.get(self.ref))
+
+    def part(self, start: int, stop: int, node: str) -> RayShard | RayRows:
+        """Return some rows for a node: a view if the shard is stored there, else a copy of these rows alone."""
+        import ray
+        from ray.experimental import get_object_locations
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        nodes = get_object_locations([self.ref], _LOCATE_MILLISECONDS).get(self.ref, {}).get("node_ids", [])
+        if node in nodes or not nodes:  # small shards are not in the store, but with their owner
+            return RayRows(self.ref, start, stop)
+        where = NodeAffinitySchedulingStrategy(nodes[0], soft=True)
+        task = ray.remote(_cut).options(num_cpus=0, max_retries=_RETRIES, scheduling_strategy=where)
+        return RayShard(task.remote(self.ref, start, stop), stop - start)
+
+
+@dataclass(frozen=True)
+class RayRows:
+    """Consecutive rows of a shard in the object store."""
+
+    ref: Any
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    def load(self) -> Shard:
+        import ray
+
+        return take_rows(_unless_failed(ray.get(self.ref)), self.start, self.stop)
+
+
+def _cut(shard: Shard, start: int, stop: int) -> Shard:
+    return shard if isinstance(shard, Failed) else take_rows(shard, start, stop)
+
+
+def _may_be_large(shard: Shard) -> bool:
+    """Whether a shard is more than a few paths or numbers; a long list counts as large without a look at its items."""
+    if isinstance(shard, list | tuple) and len(shard) > _MANY:
+        return True
+    return size_in_bytes(shard) > _SMALL_BYTES
+
+
+def _consecutive_nodes(count: int) -> list[str | None]:
+    """Return a node for each of some shards: consecutive shards on one node, as many as it has a share of the CPUs.
+
+    None leaves the choice to Ray: while others use the cluster, a task must not wait for a certain node.
+    """
+    import ray
+
+    def is_idle() -> bool:
+        return bool(ray.available_resources().get("CPU", 0.0) >= ray.cluster_resources().get("CPU", 0.0))
+
+    cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
+    slots = [node for node in sorted(cpus) for _ in range(int(cpus[node]))]
+    # Ray needs a moment to return the CPUs of an idle gang.
+    if len(set(slots)) < 2 or not wait_until(is_idle, _RETURN_SECONDS, step=0.05):
+        return [None] * count
+    return [slots[index * len(slots) // count] for index in range(count)]
 
 
 def row_counts(parts: Sequence[RayShard]) -> list[int]:
@@ -117,6 +183,7 @@ class RayEngine(Engine):
 
     name = "ray"
     task_threads = 1
+    shard_bytes = 64 << 20  # a shard with rows for two hosts is cut, which copies its rows
 
     def __init__(self, rest: Callable[[], None]) -> None:
         self._rest = rest
@@ -124,11 +191,19 @@ class RayEngine(Engine):
     def put(self, shards: Sequence[Shard]) -> list[RayShard]:
         import ray
 
-        return [RayShard(ray.put(shard), length_of(shard)) for shard in shards]
+        return [RayShard(ray.put(shard), length_of(shard), _may_be_large(shard)) for shard in shards]
 
     def map(self, parts: list[RayShard], step: Step) -> list[RayShard]:
-        task, blob = self._task(_step, 2), self._ship(step)
-        return [RayShard(*task.remote(blob, index, part.ref)) for index, part in enumerate(parts)]
+        blob = self._ship(step)
+        self._rest()
+        # Rows are best computed where they are. If there are none yet, consecutive shards go to one node: ranks need
+        # consecutive rows.
+        nodes = [None] * len(parts) if any(part.holds_rows for part in parts) else _consecutive_nodes(len(parts))
+        tasks = {node: self._task(_step, 2, node) for node in dict.fromkeys(nodes)}
+        return [
+            RayShard(*tasks[node].remote(blob, index, part.ref))
+            for index, (part, node) in enumerate(zip(parts, nodes, strict=True))
+        ]
 
     def zip(self, left: list[RayShard], right: list[RayShard]) -> list[RayShard]:
         task = self._task(_pair, 2)
@@ -169,12 +244,16 @@ class RayEngine(Engine):
     def free(self, parts: list[RayShard]) -> None:
         parts.clear()
 
-    def _task(self, function: Callable[..., Any], returns: int) -> Any:
+    def _task(self, function: Callable[..., Any], returns: int, node: str | None = None) -> Any:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        where = "DEFAULT" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
         # An idle gang may still hold the CPUs that these tasks need.
         self._rest()
-        return ray.remote(function).options(num_returns=returns, num_cpus=1, max_retries=_RETRIES)
+        return ray.remote(function).options(
+            num_returns=returns, num_cpus=1, max_retries=_RETRIES, scheduling_strategy=where
+        )
 
     @staticmethod
     def _ship(function: Callable[..., Any]) -> Any:

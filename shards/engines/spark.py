@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -40,11 +41,15 @@ class SparkEngine(Engine):
 
     def __init__(self, session: Any) -> None:
         self._session = session
+        self._put: weakref.WeakKeyDictionary[Any, bytes | None] = weakref.WeakKeyDictionary()
+        """Parts that are records of this process, with the first one if it is not large."""
 
     def put(self, shards: Sequence[Shard]) -> Parts:
         packed = [pack(shard) for shard in shards]
         with _alive():
-            return self._session.sparkContext.parallelize(packed, max(1, len(packed)))
+            parts = self._session.sparkContext.parallelize(packed, max(1, len(packed)))
+        self._put[parts] = packed[0] if packed and len(packed[0]) <= self.shard_bytes else None
+        return parts
 
     def map(self, parts: Parts, step: Step) -> Parts:
         blob = self._ship(step)
@@ -86,6 +91,9 @@ class SparkEngine(Engine):
 
     def inspect(self, parts: Parts, fn: Callable[[Shard], Result]) -> Result:
         blob = pickled(fn, "fn")
+        first = self._put.get(parts)
+        if first is not None:  # a task would send the whole shard to an executor
+            return fn(unpack(first))
         with _alive():
             result: Result = parts.map(lambda record: cloudpickle.loads(blob)(unpack(record))).first()
         return result
@@ -113,7 +121,7 @@ class SparkEngine(Engine):
             parts.unpersist()
 
     def handles(self, parts: Parts) -> PackedRecords:
-        return PackedRecords(parts)
+        return PackedRecords(parts, from_driver=parts in self._put)
 
     def _ship(self, function: Callable[..., Any]) -> Any:
         # A broadcast travels once per executor, the closure of a task once per task.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import warnings
 import weakref
 from collections import deque
@@ -20,7 +21,7 @@ from orca.shards.engines.spark_reporting import reporting
 from orca.shards.feed import InMemory
 from orca.shards.packing import pack, pieces, read_file, unpack
 from orca.shards.transform_errors import step_error
-from orca.shards.tree import join_rows, kind_of, take_rows, tree_map
+from orca.shards.tree import join_rows, kind_of, length_of, take_rows, tree_map
 
 FED = "target int, source string, place long, shard binary"
 """What travels to the ranks: the rank that receives it first, the source's name, its place there, the shard."""
@@ -241,7 +242,7 @@ class PackedFrame:
     rows: Any
     files = PackedFiles()
 
-    def frame(self, name: str, readers: int) -> Any:
+    def frame(self, name: str, readers: int, whole: bool = False) -> Any:
         """Return the shards as rows (target, source, place, shard), for the first `readers` ranks."""
         from pyspark.sql import functions
 
@@ -264,23 +265,48 @@ class PackedFrame:
         """Do nothing: Spark computes the rows when a stage reads them and keeps none."""
 
 
+def _by_target(record: bytes, index: int, count: int, readers: int) -> Iterator[tuple[int, bytes]]:
+    """Yield a shard, one of `count` of about the same size, in the pieces that different ranks will need."""
+    first, last = index * readers // count, ((index + 1) * readers - 1) // count
+    if first == last:
+        yield first, record
+        return
+    shard = unpack(record)
+    rows = length_of(shard)
+    inner = [rows * (target * count - index * readers) // readers for target in range(first + 1, last + 1)]
+    for target, (start, stop) in enumerate(itertools.pairwise([0, *inner, rows]), first):
+        if start < stop or target == first:
+            yield target, pack(tree_map(np.ascontiguousarray, take_rows(shard, start, stop)))
+
+
 @dataclass(frozen=True)
 class PackedRecords:
     """Packed shards as the records of an RDD."""
 
     records: Any
+    from_driver: bool = False
+    """Whether the driver sends the records with the tasks, so that nothing is computed in them."""
     files = PackedFiles()
 
-    def frame(self, name: str, readers: int) -> Any:
+    def frame(self, name: str, readers: int, whole: bool = False) -> Any:
         """Return the shards as rows (target, source, place, shard), for the first `readers` ranks."""
         count = self.records.getNumPartitions()
 
         def tagged(index: int, records: Iterator[bytes]) -> Iterator[tuple[int, str, int, bytearray]]:
-            for place, record in enumerate(records):
-                # Consecutive partitions go to one rank: ranks need consecutive rows.
-                yield index * readers // count, name, (index << _PLACE_BITS) + place, bytearray(record)
+            # Consecutive partitions go to one rank: ranks need consecutive rows.
+            if whole:
+                split = ((index * readers // count, record) for record in records)
+            else:
+                split = (piece for record in records for piece in _by_target(record, index, count, readers))
+            for place, (target, record) in enumerate(split):
+                yield target, name, (index << _PLACE_BITS) + place, bytearray(record)
 
-        return _session().createDataFrame(self.records.mapPartitionsWithIndex(tagged), FED)
+        rows = self.records.mapPartitionsWithIndex(tagged)
+        if self.from_driver and count > readers:
+            # One task sends what one rank needs, so that Spark starts the rank where the task has run. With a task
+            # per shard, half of the rows would travel twice.
+            rows = rows.coalesce(readers)
+        return _session().createDataFrame(rows, FED)
 
 
 def pack_frame(frame: Any, columns: Sequence[str], convert: Callable[[Any], Any], chunk_bytes: int) -> PackedFrame:
