@@ -1,0 +1,62 @@
+"""`TFNet`: a graph that only predicts."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from orca.errors import DataError
+from orca.estimator import Estimator
+from orca.tfpark.dataset import TFDataset
+
+
+class TFNet:
+    """A graph with fixed values; create one with a ``from_*`` method."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._trainer = estimator
+
+    @property
+    def estimator(self) -> Estimator:
+        """The estimator that predicts."""
+        return self._trainer
+
+    @classmethod
+    def from_session(cls, sess: Any, inputs: Any, outputs: Any, workers: int = 1, **unused: Any) -> TFNet:
+        """Create a net of a session's graph, with the values that its variables have now."""
+        del unused
+        chosen = [part[0] if isinstance(part, list | tuple) and len(part) == 1 else part for part in (inputs, outputs)]
+        return cls(Estimator.from_graph(inputs=chosen[0], outputs=chosen[1], sess=sess, workers=workers))
+
+    @classmethod
+    def from_saved_model(
+        cls, model_path: str, tag: str | None = None, signature: str | None = None, inputs: Any = None,
+        outputs: Any = None, workers: int = 1, **unused: Any,
+    ) -> TFNet:  # fmt: skip
+        """Create a net of a SavedModel folder, by a signature or by the names of tensors."""
+        del tag, unused
+        chosen = {"inputs": inputs, "outputs": outputs, "signature": signature}
+        return cls(Estimator.from_graph(model_path=model_path, workers=workers, **chosen))
+
+    @classmethod
+    def from_export_folder(cls, folder: str, workers: int = 1, **unused: Any) -> TFNet:
+        """Create a net of a folder with ``frozen_inference_graph.pb`` and ``graph_meta.json``."""
+        del unused
+        if not os.path.isdir(folder):
+            raise DataError(f"{folder} does not exist.")
+        with open(os.path.join(folder, "graph_meta.json"), encoding="utf-8") as file:
+            meta = json.load(file)
+        names = {"inputs": meta["input_names"], "outputs": meta["output_names"]}
+        chosen = {key: value[0] if len(value) == 1 else value for key, value in names.items()}
+        path = os.path.join(folder, "frozen_inference_graph.pb")
+        return cls(Estimator.from_graph(model_path=path, workers=workers, **chosen))
+
+    def predict(self, x: Any, batch_per_thread: int | None = None, distributed: bool = True, **unused: Any) -> Any:
+        """Return the outputs for rows, in the kind of the data; `x` is anything that `Estimator.predict` takes."""
+        del distributed, unused
+        if isinstance(x, TFDataset):
+            return self._trainer.predict(x.data, batch_size=x.batch_per_thread, **x.columns)
+        return self._trainer.predict(x, batch_size=batch_per_thread)
+
+    forward = predict
