@@ -48,6 +48,8 @@ class Traits:
     """Further arguments of ``from_*`` that this backend accepts."""
     exclusive: bool = False
     """Whether a process can serve only one estimator, so that another one needs new processes."""
+    gpus: bool = True
+    """Whether its replicas compute on GPUs where they find some."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Framework(ABC, Generic[SpecT]):
     """Whether a tuple of three arrays means features, labels and row weights in this framework."""
     largest_seed: int = LARGEST
     """The largest seed that the framework accepts."""
+    metrics_in_spec: bool = False
+    """Whether metrics may be parts of the model, so that `spec` receives ``metrics`` too."""
     class_axis: int = -1
     """The axis of an output that holds the classes, where its shape is ambiguous."""
 
@@ -128,6 +132,25 @@ class Framework(ABC, Generic[SpecT]):
         """Write a model in a format for other programs; return the path written."""
         raise ArgumentError(f"export() is not supported for {self.name}.")
 
+    def export_state(self, spec: SpecT, state: State | None, seed: int, kind: str, path: str) -> str | None:
+        """Write the model in a format for other programs, if that needs no example of the inputs; else return None."""
+        return None
+
+    def learned(self, spec: SpecT, state: State) -> None:
+        """Receive what an estimator has learned, in the driver's process, after `fit` and `load`."""
+
+    def session(self, spec: SpecT, state: State | None, seed: int) -> Any:
+        """Return a session of TensorFlow with the learned values."""
+        raise AttributeError(f"sess is for TensorFlow graphs; this estimator is for {self.name}.")
+
+    def write_checkpoint(self, state: State, path: str) -> str:
+        """Write a state as a checkpoint of TensorFlow; return its path."""
+        raise ArgumentError(f"save_tf_checkpoint() is for TensorFlow graphs; this estimator is for {self.name}.")
+
+    def read_checkpoint(self, spec: SpecT, path: str) -> State:
+        """Read the state in a checkpoint of TensorFlow."""
+        raise ArgumentError(f"load_tf_checkpoint() is for TensorFlow graphs; this estimator is for {self.name}.")
+
     def inputs(self, spec: SpecT) -> Inputs:
         """Return what is known of the model's inputs."""
         return Inputs()
@@ -140,6 +163,14 @@ class Framework(ABC, Generic[SpecT]):
         """Return the number of outputs, if it is known without creating the model."""
         return None
 
+    def flat_counts(self, spec: SpecT) -> tuple[int, int] | None:
+        """Return the numbers of inputs and labels if they decide how a flat tuple of arrays is read."""
+        return None
+
+    def leaf_types(self, spec: SpecT, rows: Mapping[str, Tree]) -> Mapping[str, str]:
+        """Return the numpy types that the model converts such rows to, by dotted name, to check the range of values."""
+        return {}
+
     def other_kinds(self, spec: SpecT) -> str:
         """Return the kinds of numpy dtypes that features may have besides numbers, such as "U" for text."""
         return ""
@@ -150,6 +181,10 @@ class Framework(ABC, Generic[SpecT]):
 
     def needs_labels(self, spec: SpecT) -> bool:
         """Return whether training needs labels."""
+        return True
+
+    def needs_labels_to_evaluate(self, spec: SpecT) -> bool:
+        """Return whether evaluation needs labels."""
         return True
 
     def metrics(self, spec: SpecT, metrics: object) -> list[Metric]:
@@ -241,6 +276,10 @@ class Backend(ABC, Generic[SpecT]):
 
         `threads` is the number to use: None for as many as this process was given, 0 to leave the process as it is.
         """
+
+    def in_parts(self, spec: SpecT) -> bool:
+        """Whether ranks hold slices of the state, and write them to checkpoints themselves (`Replica.save_parts`)."""
+        return False
 
     def notes(self, spec: SpecT) -> Sequence[str]:
         """Return lines for `explain()`."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import psutil
+
+from orca.errors import ResourceError
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
@@ -33,6 +36,7 @@ def join(context: RankContext, hvd: Any) -> None:
     everyone = context.allgather((place.address, place.local_rank))
     hosts = _hosts(everyone)
     counts = [(host, sum(1 for other, _ in everyone if other == host)) for host in hosts]
+    _check_build(place.address, several=len(hosts) > 1)
     server = Rendezvous(place.address, counts) if place.rank == 0 else None
     address, port = context.allgather(None if server is None else server.server_address)[0]
     cross_rank, cross_size = cross_rank_and_size(everyone, place.rank)
@@ -58,6 +62,33 @@ def join(context: RankContext, hvd: Any) -> None:
     if server is not None:
         server.close()
     context.at_exit(hvd.shutdown)
+
+
+def _check_build(address: str, several: bool) -> None:
+    """Raise if Horovod would use an address of this host that other hosts cannot reach.
+
+    Horovod 0.28.1 connects its process sets over the address of the host name, whatever HOROVOD_GLOO_IFACE says, and
+    ends the process if there is none. Orca's own build does not (tools/build_horovod.py).
+    """
+    import horovod
+
+    if not getattr(horovod, "process_sets_use_interface", False):
+        check_host_name(socket.gethostname(), address, several)
+
+
+def check_host_name(name: str, address: str, several: bool) -> None:
+    """Raise unless a host name resolves: to this address if there are several hosts, to any if there is one."""
+    try:
+        found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None)})
+    except OSError:
+        found = []
+    if address in found or (found and not several):
+        return
+    raise ResourceError(
+        f"This build of Horovod connects ranks over the address of the host name, and {name} resolves to "
+        f"{', '.join(found) or 'nothing'} instead of {address}. Add the line '{address} {name}' to /etc/hosts on "
+        f"{name}, or install the Horovod that tools/build_horovod.py builds."
+    )
 
 
 def cross_rank_and_size(everyone: Sequence[tuple[str, int]], rank: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from orca.shards.feed import Batch
 from orca.shards.tree import take_rows, tree_map
 
 if TYPE_CHECKING:
+    from orca.backends.parts import Parts
     from orca.launch.base import Rank
 
 State = dict[str, Any]
@@ -114,6 +115,14 @@ class Replica(ABC):
     @abstractmethod
     def state(self) -> State:
         """Return everything needed to continue: weights and optimizer."""
+
+    def save_parts(self, path: str, token: str) -> tuple[State, Parts | None] | None:
+        """Write this rank's slices of the state to a file below `path`, whose name has the token.
+
+        Called on all ranks together, where `Backend.in_parts`. Return the rest of the state, with `InParts` in place of
+        what was written, and on rank 0 the index; None if the ranks hold no slices.
+        """
+        return None
 
     @abstractmethod
     def load_state(self, state: State) -> None:

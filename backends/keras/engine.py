@@ -34,6 +34,42 @@ class Engine(ABC):
         """Seed the library's random numbers."""
 
 
+class GraphFunction:
+    """A function that TensorFlow runs as a graph.
+
+    ``tf.function`` derives the types of all arguments in every call, which takes longer than a step of a small
+    model. Here arguments of the same structure, dtypes and shapes go directly to the graph that served them before.
+    """
+
+    def __init__(self, step: Callable[..., Any], compiled: bool) -> None:
+        import tensorflow as tf
+
+        # As in Keras, custom steps are not converted by AutoGraph.
+        self._traced = tf.function(step, autograph=False, jit_compile=compiled, reduce_retracing=True)
+        self._graphs: dict[Any, Callable[..., Any]] = {}
+        self._runs_eagerly = tf.config.functions_run_eagerly
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._runs_eagerly():
+            return self._traced(*arguments)
+        form = form_of(arguments)
+        graph = self._graphs.get(form)
+        if graph is not None:
+            return graph(*arguments)
+        results = self._traced(*arguments)
+        self._graphs[form] = self._traced.get_concrete_function(*arguments)
+        return results
+
+
+def form_of(tree: Any) -> Any:
+    """Return the structure of nested tensors with their dtypes and shapes, as a key for a dict."""
+    if isinstance(tree, dict):
+        return dict, *((key, form_of(value)) for key, value in tree.items())
+    if isinstance(tree, list | tuple):
+        return type(tree), *map(form_of, tree)
+    return None if tree is None else (tree.dtype, tuple(tree.shape))
+
+
 class TensorFlow(Engine):
     def tensor(self, array: Any) -> Any:
         import tensorflow as tf
@@ -47,10 +83,7 @@ class TensorFlow(Engine):
         return np.array(self.tensor(getattr(variable, "value", variable)))
 
     def function(self, step: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
-        import tensorflow as tf
-
-        # As in Keras, custom steps are not converted by AutoGraph.
-        return tf.function(step, autograph=False, jit_compile=compiled, reduce_retracing=True)  # type: ignore[no-any-return]
+        return GraphFunction(step, compiled)
 
     def seed(self, number: int) -> None:
         import tensorflow as tf

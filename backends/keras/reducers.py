@@ -23,12 +23,16 @@ class FlatReducer(Reducer, ABC):
     def sums(self, tensors: Sequence[Any], site: str, scale: Any = None) -> list[Any]:
         dense = [tf.convert_to_tensor(value) for value in tensors]
         sums: dict[int, tf.Tensor] = {}
+        last: list[tf.Tensor] = []
         for dtype in dict.fromkeys(value.dtype for value in dense):
             chosen = [index for index, value in enumerate(dense) if value.dtype == dtype]
             flat = tf.concat([tf.reshape(dense[index], [-1]) for index in chosen], 0)
             if scale is not None:
                 flat *= tf.cast(scale, dtype)
-            total = self.add(flat, f"{site} {dtype.name}", scale is not None)
+            # In a graph without functions nothing else fixes the order of two reductions.
+            with tf.control_dependencies(last):
+                total = self.add(flat, f"{site} {dtype.name}", scale is not None)
+            last = [total]
             parts = tf.split(total, [_size(dense[index]) for index in chosen])
             for index, part in zip(chosen, parts, strict=True):
                 sums[index] = tf.reshape(part, _shape(dense[index]))

@@ -32,6 +32,7 @@ _TRAITS = Traits(
     preload=("mxnet", "orca.backends.mxnet.strategies", "orca.backends.worker.training", "orca.launch.exchange"),
     preload_shared=False,
     exclusive=True,
+    gpus=False,
 )
 
 

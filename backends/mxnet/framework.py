@@ -15,7 +15,7 @@ from orca.callbacks import Callback, Run
 from orca.core.arguments import check_function, optional
 from orca.errors import ArgumentError
 from orca.metrics import for_logits, resolve
-from orca.shards.adapters.mxnet_data import DriverStore
+from orca.shards.adapters.mxnet_data import WholeStore
 from orca.shards.checks import Rules
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class MXNetFramework(Framework[MXNetSpec]):
         return [LogLoss(interval)] if interval else []
 
     def creator_arguments(self, config: Mapping[str, Any], batch_size: int) -> tuple[object, ...]:
-        return {"batch_size": batch_size, **config}, DriverStore()
+        return {"batch_size": batch_size, **config}, WholeStore()
 
     def default_seed(self, spec: MXNetSpec) -> int | None:
         return spec.config.get("seed")

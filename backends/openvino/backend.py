@@ -25,7 +25,9 @@ class OpenvinoBackend(Backend[OpenvinoSpec]):
     name = "openvino"
     framework = OpenvinoFramework()
     traits = Traits(
-        preload=("openvino", "orca.backends.openvino.backend", "orca.backends.worker.inference"), preload_shared=False
+        preload=("openvino", "orca.backends.openvino.backend", "orca.backends.worker.inference"),
+        preload_shared=False,
+        gpus=False,
     )
 
     def check(self, spec: OpenvinoSpec, workers: int) -> None:

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 
 def _data_parallel(context: RankContext, spec: TorchSpec, workers: int) -> Sync:
+    from torch.distributed import new_group
+
     from orca.backends.torch.data_parallel import DataParallel, Sharded
     from orca.backends.torch.group import join
 
     join(context)
     if spec.sync_options.get("sharded"):
         return Sharded(context.place.world)
-    return DataParallel(context.place.world, spec.sync_options.get("compression"))
+    # Layers that wait for other ranks in the backward pass need not meet the messages of gradients in the same order.
+    group = context.once("torch.gradients", new_group) if spec.sync_batchnorm else None
+    return DataParallel(context.place.world, spec.sync_options.get("compression"), group)
 
 
 def _horovod(context: RankContext, spec: TorchSpec, workers: int) -> Sync:

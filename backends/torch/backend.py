@@ -89,6 +89,9 @@ class TorchBackend(Backend[TorchSpec]):
             torch.manual_seed(seed)
             return TorchReplica(spec.make_model(), None, None, precision=spec.precision)
 
+    def in_parts(self, spec: TorchSpec) -> bool:
+        return bool(spec.sync_options.get("sharded"))
+
     def notes(self, spec: TorchSpec) -> Sequence[str]:
         where = "cuda, NCCL; cpu, gloo if a host has more ranks than GPUs" if torch.cuda.is_available() else "cpu, gloo"
         lines = [f"torch {torch.__version__} ({where}), precision {spec.precision}"]

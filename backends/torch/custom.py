@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from orca.backends.base import StepOptions
-from orca.backends.torch.sync import Sync, Usage
+from orca.backends.torch.sync import Sync
 from orca.errors import ArgumentError, suggest
 
 
@@ -58,12 +58,7 @@ class Step:
         chosen.zero_grad(set_to_none=True)
         (loss * (self._share * self._sync.world)).backward(retain_graph=retain_graph)
         # A parameter that no rank uses keeps grad=None, as in a single process.
-        used = Usage(values).used(self._sync.total)
-        for value in used:
-            if value.grad is None:
-                value.grad = torch.zeros_like(value)
-        values = used
-        self._sync.average([value.grad for value in values])
+        values = self._sync.average_gradients(values)
         if self._options.on_gradients is not None:
             self._options.on_gradients()
         if self._options.clip_value is not None:

@@ -1,10 +1,9 @@
-"""torch.distributed with full replicas (DistributedDataParallel) or sharded replicas (FSDP2)."""
+"""torch.distributed with full replicas or sharded replicas (FSDP2)."""
 
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,9 +12,11 @@ import torch.distributed as dist
 from torch import nn
 
 from orca.backends.base import State
+from orca.backends.parts import Parts
+from orca.backends.torch.buckets import Buckets
 from orca.backends.torch.state import to_plain, to_torch
-from orca.backends.torch.sums import WIRE_TYPES, average_bucket, sum_over_ranks
-from orca.backends.torch.sync import Sync, Usage, flat_average, refuse_sparse_gradients
+from orca.backends.torch.sums import WIRE_TYPES, sum_over_ranks
+from orca.backends.torch.sync import Sync, flat_average, refuse_sparse_gradients
 
 
 class Collective(Sync):
@@ -69,15 +70,14 @@ def _summed(value: torch.Tensor) -> torch.Tensor:
 
 
 class DataParallel(Collective):
-    """DistributedDataParallel: averages gradients while the backward pass is still running.
+    """Full replicas: averages gradients while the backward pass is still running."""
 
-    The first step runs without DDP and averages explicitly, which shows whether the forward pass leaves parameters
-    unused. `find_unused_parameters`, which costs a little in every step, is set only if it does.
-    """
-
-    def __init__(self, world: int, compression: str | None = None) -> None:
+    def __init__(self, world: int, compression: str | None = None, group: Any = None) -> None:
         super().__init__(world)
         self._wire = WIRE_TYPES.get(compression or "")
+        self._group = group
+        self._buckets: Buckets | None = None
+        self._others: dict[int, Buckets] = {}
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().attach(model, optimizer)
@@ -85,33 +85,30 @@ class DataParallel(Collective):
 
     def zero_grad(self) -> None:
         super().zero_grad()
-        if self.flags_changed():
-            self.forward = self.model  # the previous DDP wrapper was built for other parameters
+        if self.flags_changed() and self._buckets is not None:
+            self._buckets.close()
+            self._buckets = None
+        if self._buckets is None:
+            trained = [value for value in self.model.parameters() if value.requires_grad]
+            self._buckets = Buckets(trained, self.world, self._wire, self._group)
+            self._buckets.watch()
 
     def piece(self, last: bool) -> AbstractContextManager[Any]:
-        if last or self.forward is self.model:
-            return nullcontext()
-        return self.forward.no_sync()  # type: ignore[no-any-return]
+        return self._buckets if last and self._buckets is not None else nullcontext()
 
     def reduce(self) -> None:
-        if self.forward is not self.model:
-            return
-        usage = Usage(self.model.parameters())
-        used = usage.used(self.total)
-        for parameter in used:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        self.average([parameter.grad for parameter in used])
-        if not used:
-            return
-        unused = any(count < self.world for count in usage.counts or [])
-        ddp = nn.parallel.DistributedDataParallel
-        # Buffers are copied from rank 0 at the end of each epoch; within an epoch no rank needs the others'.
-        parameters = inspect.signature(ddp).parameters
-        no_buffers = {"forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers": False}
-        self.forward = ddp(self.model, find_unused_parameters=unused, **no_buffers)
-        if self._wire is not None or used[0].device.type == "cpu":
-            self.forward.register_comm_hook(self._wire, average_bucket)
+        assert self._buckets is not None
+        self._buckets.finish()
+
+    def average_gradients(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        if not parameters:
+            return []
+        key = id(parameters[0])  # each optimizer of a custom step has its own first parameter
+        buckets = self._others.get(key)
+        if buckets is None or not buckets.hold(parameters):
+            buckets = self._others[key] = Buckets(parameters, self.world, self._wire)
+        buckets.average()
+        return [parameter for parameter in parameters if parameter.grad is not None]
 
 
 class Sharded(Collective):
@@ -180,6 +177,14 @@ class Sharded(Collective):
                 if isinstance(value, torch.Tensor) and value.shape == like.shape:
                     entry[name] = _cut(value, like)
         self.optimizer.load_state_dict(full)
+
+    def save_parts(self, path: str, token: str) -> tuple[State, Parts | None]:
+        from orca.backends.torch.parts import Slices, save_parts, split_state
+
+        slices = Slices()
+        model, optimizer = split_state(slices, self.model.state_dict(), self.optimizer.state_dict())
+        parts = save_parts(slices.tensors, path, token, dist.get_rank())
+        return {"model": to_plain(model), "optimizer": to_plain(optimizer)}, parts
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

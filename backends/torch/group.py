@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -12,11 +13,16 @@ import torch
 import torch.distributed as dist
 
 from orca.backends.horovod_group import interface
+from orca.core.limits import explained_limits
 
 if TYPE_CHECKING:
+    from orca.launch.base import Rank
     from orca.launch.rank import RankContext
 
 PATIENCE = datetime.timedelta(minutes=30)
+"""How long a rank waits for the others in a step."""
+JOIN_PATIENCE = datetime.timedelta(minutes=2)
+"""How long ranks, which are all ready then, take to connect at most."""
 
 
 def device(context: RankContext) -> torch.device:
@@ -25,16 +31,27 @@ def device(context: RankContext) -> torch.device:
 
 
 def _choose_device(context: RankContext) -> torch.device:
-    place = context.place
-    ranks = context.allgather((place.local_rank, torch.cuda.device_count()))
+    number = device_number(context.place)
+    ranks = context.allgather((number, torch.cuda.device_count()))
     if not have_gpus(ranks):
+        if context.place.devices:
+            logging.getLogger("orca").warning(
+                "rank %d has the GPUs %s, but torch cannot use a GPU on every rank: all ranks use the CPU",
+                context.place.rank,
+                ", ".join(context.place.devices),
+            )
         return torch.device("cpu")
-    torch.cuda.set_device(place.local_rank)
-    return torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def device_number(place: Rank) -> int:
+    """Return the number of a rank's device among those that it sees: its own only, or all of its host."""
+    return place.local_rank if place.devices is None else 0
 
 
 def have_gpus(ranks: Sequence[tuple[int, int]]) -> bool:
-    """Whether each rank has a GPU, given every rank's (local rank, GPUs on its host).
+    """Whether each rank has a GPU, given every rank's (number of its device, GPUs that it sees).
 
     NCCL rejects two ranks on one GPU, and ranks on a GPU cannot reduce with ranks on the CPU.
     """
@@ -55,9 +72,17 @@ def _serve_store(address: str) -> dist.TCPStore:
             listening.getsockname()[1],
             is_master=True,
             wait_for_workers=False,
-            timeout=PATIENCE,
+            timeout=JOIN_PATIENCE,
             master_listen_fd=os.dup(listening.fileno()),
         )
+
+
+def _reach_store(address: str, port: int) -> dist.TCPStore:
+    """Connect to the store of rank 0."""
+    # The store's own client retries until its timeout, whatever the error is, and never says what it was.
+    with explained_limits():
+        socket.create_connection((address, port), JOIN_PATIENCE.total_seconds()).close()
+    return dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=JOIN_PATIENCE)
 
 
 def _join(context: RankContext) -> None:
@@ -68,16 +93,19 @@ def _join(context: RankContext) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
     store: dist.TCPStore | None = None
     if place.rank == 0:
-        store = _serve_store(place.address)
+        with explained_limits():
+            store = _serve_store(place.address)
     address, port = context.allgather((place.address, store.port if store is not None else 0))[0]
     if store is None:
-        store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=PATIENCE)
+        store = _reach_store(address, port)
     dist.init_process_group(
         # Counts and flags stay on the CPU even when gradients are on GPUs.
         "cpu:gloo,cuda:nccl" if device(context).type == "cuda" else "gloo",
         store=store,
         rank=place.rank,
         world_size=place.world,
-        timeout=PATIENCE,
+        timeout=JOIN_PATIENCE,
     )
+    dist.distributed_c10d._set_pg_timeout(PATIENCE)
+    store.set_timeout(PATIENCE)
     context.at_exit(dist.destroy_process_group)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from orca.backends.base import Outcome, Replica, Seat, State, StepOptions
+from orca.backends.parts import Parts
 from orca.backends.torch import batch_norm
 from orca.backends.torch.custom import Step
 from orca.backends.torch.losses import Loss, class_weights, label_rules
@@ -275,6 +276,12 @@ class TorchReplica(Replica):
         if self._scale is not None:
             state["scale"] = [self._scale, self._good_steps]
         return state
+
+    def save_parts(self, path: str, token: str) -> tuple[State, Parts | None] | None:
+        saved = self._sync.save_parts(path, token) if self._arranged and self._optimizer is not None else None
+        if saved is not None and self._scale is not None:
+            saved[0]["scale"] = [self._scale, self._good_steps]
+        return saved
 
     def load_state(self, state: State) -> None:
         if self._arranged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from orca.backends.base import Seat, State
+from orca.backends.parts import Parts
 from orca.backends.torch.state import to_plain, to_torch
 from orca.errors import ArgumentError
 from orca.launch.base import Rank
@@ -92,6 +93,15 @@ class Sync:
     def average(self, tensors: Iterable[torch.Tensor]) -> None:
         """Average tensors over all ranks, in place."""
 
+    def average_gradients(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Average the gradients over all ranks; return the parameters that have one on any rank."""
+        used = Usage(parameters).used(self.total)
+        for parameter in used:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self.average([parameter.grad for parameter in used])
+        return used
+
     def settle(self) -> None:
         """Copy the buffers (running statistics) of rank 0 to all ranks."""
 
@@ -112,6 +122,13 @@ class Sync:
 
     def load_optimizer_state(self, state: State) -> None:
         self.optimizer.load_state_dict(to_torch(state))
+
+    def save_parts(self, path: str, token: str) -> tuple[State, Parts | None] | None:
+        """Write this rank's slices of the state; return the rest of it, and the index on rank 0.
+
+        None if every rank has the full state. Called on all ranks together.
+        """
+        return None
 
 
 def flat_average(tensors: list[torch.Tensor], world: int, reduce: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.backends.parts import Parts
 from orca.backends.replica import State
 from orca.backends.worker.position import Position
 from orca.shards.tree import Tree
@@ -21,7 +22,8 @@ class EpochProgress:
 
     epoch: int
     rows: int
-    total: int
+    total: int | None
+    """Rows of the epoch; None if only its end will tell."""
     loss: float | None
 
 
@@ -44,6 +46,13 @@ class StepValues:
 
 
 @dataclass(frozen=True)
+class MoreWorkers:
+    """A question: whether the run should pause after this step, to continue with more workers."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A whole state, for the driver to write."""
 
@@ -56,3 +65,13 @@ class Checkpoint:
     """Where a callback wants it; None for the run's own checkpoints."""
     remove: str | None = None
     """An older one to delete after it is written."""
+    parts: Parts | None = None
+    """What the ranks have written themselves, which the state lacks."""
+
+
+@dataclass(frozen=True)
+class NotReached:
+    """Ranks that cannot write to the folder of checkpoints, so that the driver has to."""
+
+    ranks: dict[int, str]
+    """Their hosts."""

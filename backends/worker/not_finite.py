@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from orca.errors import listed
-from orca.shards.feed import Rows
-from orca.shards.tree import leaves, row_count
+from orca.shards.feed import Batch, Rows
+from orca.shards.tree import Tree, leaves, row_count
 
 
 def where_not_finite(rows: Rows, names: Sequence[str] = ()) -> str:
@@ -17,9 +17,17 @@ def where_not_finite(rows: Rows, names: Sequence[str] = ()) -> str:
 
     `names` are those of the features' columns, if features are columns.
     """
+    return _described(rows.views(0, len(rows)), rows.first, names)
+
+
+def batch_not_finite(batch: Batch, names: Sequence[str] = ()) -> str:
+    """Name the features and labels of one step's rows with nan or infinite values; rows are counted in the batch."""
+    return _described([batch.data], 0, names)
+
+
+def _described(parts: Iterable[Tree], start: int, names: Sequence[str]) -> str:
     first: dict[str, int] = {}
-    start = rows.first
-    for part in rows.views(0, len(rows)):
+    for part in parts:
         for name, leaf in leaves(part if isinstance(part, dict) else {"x": part}):
             for column, row in _columns(np.asarray(leaf)):
                 first.setdefault(_name(name, column, leaf, names), start + row)

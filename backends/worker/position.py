@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from orca.errors import DataError
+
 
 @dataclass(frozen=True)
 class Position:
@@ -28,6 +30,27 @@ class Position:
     """Pairs of a callback's class name and its state."""
     shuffle: bool | str | None = None
     """The order of rows, as `shuffle=` names it; None in checkpoints that were written before there were lanes."""
+
+    def check(self, rows: int, batch_size: int, shuffle: bool | str, metrics: list[str]) -> None:
+        """Raise if a run with such data and metrics cannot continue within the epoch."""
+        if (self.rows, self.batch_size) != (rows, batch_size):
+            raise DataError(
+                f"The checkpoint stands in step {self.batch} of an epoch over {self.rows or 'a stream of'} rows with "
+                f"batch_size={self.batch_size}; now there are {rows or 'streamed'} rows and batch_size={batch_size}. "
+                "Resume with the same data and batch_size, or load it and start a new fit."
+            )
+        # A checkpoint without the entry has a permutation of all rows, or the stored order.
+        if shuffle != self.shuffle and (self.shuffle is not None or shuffle is True):
+            before = "global" if self.shuffle is None else self.shuffle
+            raise DataError(
+                f"The checkpoint stands within an epoch with shuffle={before!r}; now it is shuffle={shuffle!r}, "
+                f"another order of rows. Resume with shuffle={before!r}, or load it and start a new fit."
+            )
+        if self.metrics != metrics:
+            raise DataError(
+                f"The checkpoint stands within an epoch with the metrics {self.metrics}; now they are {metrics}. "
+                "Resume with the same metrics, or load it and start a new fit."
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, for a checkpoint."""

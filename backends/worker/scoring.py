@@ -9,34 +9,24 @@ from typing import TYPE_CHECKING, Any
 from orca.backends.base import Replica, Seat
 from orca.backends.worker.job import Job, replica_of
 from orca.backends.worker.labels import check_labels, check_part
+from orca.backends.worker.opening import AnyRows, open_rows, open_source
 from orca.backends.worker.tally import Tally
 from orca.errors import DataError
 from orca.shards.feed import Rows
 from orca.shards.on_rank import FetchedRows
-from orca.shards.orders import ScoredRows, share
+from orca.shards.orders import ScoredRows
+from orca.shards.streams import StreamRows
 from orca.shards.tree import row_count
 
 if TYPE_CHECKING:
-    from orca.launch.base import Needs
     from orca.launch.rank import RankContext
     from orca.metrics import Metric
-
-
-def open_rows(context: RankContext, name: str, needs: Needs, seat: Seat) -> Rows:
-    """Open the rows of a source that this rank needs, and agree with the other ranks on their dtypes."""
-    handles = context.sources[name]
-    count = sum(handle.rows for handle in handles)
-    rows = Rows(handles, *needs(count, seat.rank) if seat.rank is not None else (0, 0))
-    signatures = context.allgather(rows.signature() if rows.is_partial else None)
-    if any(signature is not None for signature in signatures):
-        rows.agree([signature for signature in signatures if signature])
-    return rows
 
 
 def score(
     context: RankContext,
     replica: Replica,
-    rows: Rows | FetchedRows,
+    rows: AnyRows,
     batch_size: int,
     metrics: Sequence[Metric],
     prefix: str,
@@ -47,33 +37,31 @@ def score(
     if tally.own is not None:
         tally.own.reset()
     seat = replica.seat(context.place)
-    count = len(rows) if steps is None else min(len(rows), steps * batch_size)
+    limit = None if steps is None else steps * batch_size
     if isinstance(rows, Rows):
-        replica.expect_classes(check_labels(replica, rows, *_own_part(seat, count)))
-    for part in chunks(rows, seat, max(1, batch_size // seat.world), count):
+        replica.expect_classes(check_labels(replica, rows, *_own_part(seat, len(rows), limit)))
+    for part in chunks(rows, seat, max(1, batch_size // seat.world), limit):
         if not isinstance(rows, Rows):
             replica.expect_classes(check_part(replica, part))
         tally.add(replica.evaluate_step(part, bool(metrics)), row_count(part))
-    return tally.merged(context, prefix)
+    return tally.merged(context, prefix, required=not isinstance(rows, Rows))
 
 
-def chunks(rows: Rows | FetchedRows, seat: Seat, size: int, count: int) -> Iterator[Any]:
-    """Yield this rank's even share of the first `count` rows, piece by piece."""
-    start, stop = _own_part(seat, count)
-    if isinstance(rows, FetchedRows):
+def chunks(rows: AnyRows, seat: Seat, size: int, limit: int | None) -> Iterator[Any]:
+    """Yield this rank's share of all rows, or of the first `limit`, piece by piece."""
+    if isinstance(rows, StreamRows):
+        yield from rows.pieces(size, limit)
+    elif isinstance(rows, FetchedRows):
+        start, stop = _own_part(seat, len(rows), limit)
         yield from rows.pieces(start, stop, size) if start < stop else ()
-        return
-    for low in range(start, stop, size):
-        yield rows.slice(low, min(low + size, stop))
+    elif isinstance(rows, Rows):
+        start, stop = _own_part(seat, len(rows), limit)
+        for low in range(start, stop, size):
+            yield rows.slice(low, min(low + size, stop))
 
 
-def _own_part(seat: Seat, count: int) -> tuple[int, int]:
-    return share(count, seat.rank, seat.world) if seat.rank is not None else (0, 0)
-
-
-def fetched_rows(context: RankContext, name: str, seed: int) -> FetchedRows:
-    """Open a source whose rows are produced here."""
-    return FetchedRows(context.sources[name][0].load(), seed)
+def _own_part(seat: Seat, count: int, limit: int | None) -> tuple[int, int]:
+    return ScoredRows(seat.world, limit)(count, seat.rank) if seat.rank is not None else (0, 0)
 
 
 def evaluate_on_rank(context: RankContext, job: Job, batch_size: int, fetched: bool) -> dict[str, float]:
@@ -83,12 +71,12 @@ def evaluate_on_rank(context: RankContext, job: Job, batch_size: int, fetched: b
     """
     replica = replica_of(context, job)
     seat = replica.seat(context.place)
-    rows: Rows | FetchedRows
+    rows: AnyRows
     if fetched:
-        rows = fetched_rows(context, "data", job.seed)
+        rows = open_source(context, "data", job, seat, ends=True)
     else:
         rows = open_rows(context, "data", ScoredRows(seat.world), seat)
-    if not len(rows):
-        raise DataError("There is no row to evaluate: all shards are empty.")
+        if not len(rows):
+            raise DataError("There is no row to evaluate: all shards are empty.")
     with closing(rows):
         return score(context, replica, rows, batch_size, job.metrics, "")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orca.backends.base import Outcome, OwnMetrics
+from orca.errors import DataError
 
 if TYPE_CHECKING:
     from orca.launch.rank import RankContext
@@ -40,11 +41,13 @@ class Tally:
                 for metric, state in zip(self.metrics, self.states, strict=True)
             ]
 
-    def merged(self, context: RankContext, prefix: str = "") -> dict[str, float]:
-        """Return the result over all ranks, the same on each of them."""
+    def merged(self, context: RankContext, prefix: str = "", required: bool = False) -> dict[str, float]:
+        """Return the result over all ranks, the same on each of them; if rows are `required`, raise without any."""
         sums = self.sums()
         self._local_sums = sums["own"]
         total = Tally.joined(self.metrics, context.allgather(sums))
+        if required and not total.rows:
+            raise DataError(f"There is no row to {'validate on' if prefix else 'evaluate'}: the data has none.")
         count = total.loss_count
         result = {f"{prefix}loss": total.loss_sum / count} if count else {}
         result |= {f"{prefix}{name}": value / max(total.rows, 1) for name, value in total.extra.items()}

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import math
-import random
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 import psutil
 
-from orca.backends.base import StepOptions
-from orca.backends.worker.events import Checkpoint, EpochEnd, EpochProgress, StepValues
+from orca.backends.parts import Parts, checkpoint_path
+from orca.backends.worker.events import Checkpoint, EpochEnd, EpochProgress, MoreWorkers, NotReached, StepValues
 from orca.backends.worker.job import Job, keep_replica, replica_of
 from orca.backends.worker.labels import Largest, check_labels, check_part, largest_of
-from orca.backends.worker.not_finite import where_not_finite
+from orca.backends.worker.not_finite import batch_not_finite, where_not_finite
+from orca.backends.worker.opening import AnyRows, create_feed, open_rows, open_source
+from orca.backends.worker.plan import FitPlan, FitResult
 from orca.backends.worker.position import Position
-from orca.backends.worker.scoring import fetched_rows, open_rows, score
+from orca.backends.worker.randomness import load_random_states, random_states, reseed
+from orca.backends.worker.scoring import score
 from orca.backends.worker.tally import Tally
 from orca.callbacks import BATCH_HOOKS, Callback, Run, overrides
 from orca.errors import DataError
 from orca.shards.adapters.selection import features_of
-from orca.shards.feed import Batch, Feed, Rows
-from orca.shards.on_rank import FetchedRows
+from orca.shards.feed import Batch, Rows
 from orca.shards.orders import ScoredRows, TrainingRows, share
 from orca.shards.prefetch import ahead
+from orca.shards.streams import IdleFeed, StreamFeed
 from orca.shards.tree import take_rows, tree_map
-from orca.triggers import Trigger
 
 if TYPE_CHECKING:
     from orca.backends.base import State
@@ -38,54 +40,6 @@ if TYPE_CHECKING:
     from orca.launch.rank import RankContext
 
 PROGRESS_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class FitPlan:
-    """Length, order and options of a run."""
-
-    first_epoch: int
-    last_epoch: int
-    batch_size: int
-    shuffle: bool | str = True
-    first_step: int = 0
-    """Steps of earlier fits."""
-    max_steps: int | None = None
-    validate: bool = False
-    validation_freq: int = 1
-    validation_steps: int | None = None
-    steps_per_epoch: int | None = None
-    callbacks: Sequence[Callback] = ()
-    options: StepOptions = field(default_factory=StepOptions)
-    trigger: Trigger | None = None
-    terminate_on_nan: bool = True
-    resume: Position | None = None
-    """Where to resume."""
-    stopped: str | None = None
-    """Why the run had already ended when a failure occurred."""
-    feature_names: Sequence[str] = ()
-    """The names of the features' columns, for messages."""
-    fetched: frozenset[str] = frozenset()
-    """Sources whose rows are produced on the ranks."""
-    steps_wanted: bool = False
-    """Whether a logger uses the losses of single steps."""
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """Result of fit on a rank; everything but the records comes from rank 0 only."""
-
-    records: list[dict[str, Any]]
-    state: State | None
-    position: Position
-    epoch: int
-    step: int
-    callbacks: list[bytes | None]
-    reason: str | None
-    steps: int
-    """Steps per epoch."""
-    example: Any
-    """The model's inputs without rows, for later uses of their form."""
 
 
 class _Request(NamedTuple):
@@ -109,20 +63,12 @@ class Training:
         self._place = context.place
         self._seat = self._replica.seat(context.place)
         self._needs = TrainingRows(self._seat.world, plan.batch_size, plan.shuffle)
-        rows = self._open("train", self._needs)
-        if not len(rows):
-            raise DataError("There is no row to train on: all shards are empty.")
-        self._feed = Feed(
-            rows,
-            rank=self._seat.rank or 0,
-            world=self._seat.world,
-            batch_size=plan.batch_size,
-            seed=job.seed,
-            shuffle=plan.shuffle,
-        )
+        self._rows = self._open("train", self._needs, plan.steps_per_epoch is None and plan.max_steps is None)
+        begun = plan.first_epoch if plan.resume is None else plan.resume.begun
+        self._feed = create_feed(self._rows, self._needs, self._seat, job.seed, plan.steps_per_epoch, begun)
         limit = None if plan.validation_steps is None else plan.validation_steps * plan.batch_size
         scored = ScoredRows(self._seat.world, limit)
-        self._validation = self._open("validation", scored) if plan.validate else None
+        self._validation = self._open("validation", scored, limit is None) if plan.validate else None
         self._begun: tuple[int, int, Iterator[Batch]] | None = None
         """A stream of batches whose first one was needed before the training: its epoch, its first step, the stream."""
         self._form: Any = None
@@ -135,7 +81,7 @@ class Training:
         self._run.validates = plan.validate
         self._run.resumed = plan.resume is not None
         self._run.last_epoch = plan.last_epoch
-        self._run.batches = min(self._feed.steps, plan.steps_per_epoch or self._feed.steps)
+        self._count_batches()
         self._run.own_epoch = plan.first_epoch
         self._hooked = {hook: [c for c in self._callbacks if overrides(c, hook)] for hook in BATCH_HOOKS}
         self._asks = any(c.acts_on_batches for hooked in self._hooked.values() for c in hooked)
@@ -143,15 +89,22 @@ class Training:
         self._metrics = job.metrics if self._replica.gives_outputs else ()
         self._tally = Tally(self._metrics, self._replica.own_metrics)
         self._steps: list[tuple[float, float, float]] = []
+        self._reached: bool | None = None
+        """Whether all ranks can write to the folder of checkpoints; None until it is needed."""
 
-    def _open(self, name: str, needs: Needs) -> Rows | FetchedRows:
+    def _open(self, name: str, needs: Needs, ends: bool) -> AnyRows:
         if name in self._plan.fetched:
-            return fetched_rows(self._context, name, self._job.seed)
+            return open_source(self._context, name, self._job, self._seat, ends)
         return open_rows(self._context, name, needs, self._seat)
+
+    def _count_batches(self) -> None:
+        """Note how many steps the epoch has; 0 while only its end can tell."""
+        steps = self._feed.steps
+        self._run.batches = 0 if steps is None else min(steps, self._plan.steps_per_epoch or steps)
 
     def run(self) -> FitResult:
         """Train, and close what was opened for it."""
-        with closing(self._feed.rows), closing(self._validation or self._feed.rows):
+        with closing(self._feed), closing(self._validation or self._feed):
             return self._train_epochs()
 
     def _train_epochs(self) -> FitResult:
@@ -167,6 +120,7 @@ class Training:
         records: list[dict[str, Any]] = []
         run.epoch = plan.first_epoch
         run.reason = plan.stopped
+        paused = False
         self._hook("before_run")
         for epoch in range(max(plan.first_epoch, run.own_epoch), plan.last_epoch):
             if run.reason is not None or self._is_over():
@@ -175,8 +129,12 @@ class Training:
             if record is not None:
                 records.append(record)
             first_batch = 0
-        self._hook("after_run")
-        self._save()
+            paused = self._pauses(epoch + 1)
+            if paused:
+                break
+        if not paused:
+            self._hook("after_run")
+            self._save()
         # What a rank holds now is the next version of the model.
         keep_replica(self._context, self._job.owner, self._job.version + 1, replica)
         state = replica.state()
@@ -191,10 +149,17 @@ class Training:
             run.reason,
             run.batches,
             self._example() if main else None,
+            paused,
         )
 
+    def _pauses(self, epoch: int) -> bool:
+        """Whether the driver has room for more workers, which then continue with this epoch."""
+        plan = self._plan
+        over = epoch >= plan.last_epoch or self._run.reason is not None or self._is_over()
+        return plan.reduced and not over and bool(self._context.ask(MoreWorkers(self._run.step)))
+
     def _example(self) -> Any:
-        rows = self._feed.rows
+        rows = self._rows
         features = features_of(rows.slice(0, 1)) if isinstance(rows, Rows) else self._form
         return tree_map(lambda leaf: np.empty((0, *leaf.shape[1:]), leaf.dtype), features)
 
@@ -220,8 +185,8 @@ class Training:
         replica.settle()
         seconds = time.monotonic() - began
         self._meet()
-        rows = min(run.batch * plan.batch_size, len(self._feed.rows))
-        done = rows - min(first_batch * plan.batch_size, len(self._feed.rows))
+        rows = self._feed.rows_until(run.batch)
+        done = rows - self._feed.rows_until(first_batch)
         record: dict[str, Any] = {"epoch": epoch + 1, **self._tally.merged(context)}
         last = epoch + 1 == plan.last_epoch or run.reason is not None or self._is_over()
         if self._validation is not None and ((epoch + 1) % plan.validation_freq == 0 or last):
@@ -255,10 +220,11 @@ class Training:
                     self._call("before_batch")
                 outcome = replica.train_step(batch, want_output)
                 if plan.terminate_on_nan and math.isnan(outcome.loss_sum):
-                    raise self._nan_error()
+                    raise self._nan_error(batch)
                 self._tally.add(outcome, batch.rows)
                 run.batch += 1
                 run.step += 1
+                self._count_batches()
                 if plan.steps_wanted:
                     self._steps.append((outcome.loss_sum, outcome.loss_count, _number(replica.learning_rate())))
                 if after:
@@ -278,13 +244,15 @@ class Training:
                 if plan.trigger is not None and plan.trigger.after_step(run.step):
                     self._checkpoint(None, None)
 
-    def _nan_error(self) -> DataError:
-        rows = self._feed.rows
-        found = where_not_finite(rows, self._plan.feature_names) if isinstance(rows, Rows) else ""
+    def _nan_error(self, batch: Batch) -> DataError:
+        # Rows that are produced here are not kept: those of the step are all there is to look at.
+        names, kept = self._plan.feature_names, isinstance(self._rows, Rows)
+        found = where_not_finite(self._rows, names) if isinstance(self._rows, Rows) else batch_not_finite(batch, names)
         advice = (
-            f"The data has {found}. Fill these values or drop the rows"
+            f"{'The data' if kept else 'The batch'} has {found}. Fill these values or drop the rows"
             if found
-            else "The data has no nan or inf. Lower the learning rate, or clip gradients with clip_norm="
+            else f"{'The data' if kept else 'The batch'} has no nan or inf. Lower the learning rate, or clip gradients "
+            "with clip_norm="
         )
         return DataError(
             f"The loss became nan in step {self._run.batch + 1} of epoch {self._run.epoch}. {advice}; "
@@ -296,11 +264,18 @@ class Training:
         begun, self._begun = self._begun, None
         if begun is not None and begun[:2] == (epoch, first_batch):
             return begun[2]
-        batches = self._feed.epoch(epoch, first_batch)
-        if not isinstance(self._feed.rows, Rows):
+        batches = self._batches(epoch, first_batch)
+        if not isinstance(self._rows, Rows):
             return batches  # they read ahead by themselves
-        waits = self._feed.rows.nbytes > psutil.virtual_memory().available
+        waits = self._rows.nbytes > psutil.virtual_memory().available
         return ahead(batches) if self._place.threads > 1 or waits else batches
+
+    def _batches(self, epoch: int, first_batch: int) -> Iterator[Batch]:
+        """Yield the epoch's batches as the feed does, which then knows how many the run can still use."""
+        run, plan = self._run, self._plan
+        if isinstance(self._feed, StreamFeed) and plan.max_steps is not None:
+            self._feed.left = plan.max_steps - (run.step - plan.first_step)
+        return self._feed.epoch(epoch, first_batch)
 
     def _hook(self, name: str) -> None:
         """Call a hook of every callback where all ranks meet, then agree on their requests."""
@@ -325,9 +300,14 @@ class Training:
     def _meet(self) -> None:
         """Give ranks without data the progress of the others."""
         if self._seat.world < self._place.world:
-            positions = self._context.allgather((self._run.batch, self._run.step, self._run.reason))
-            self._run.batch, self._run.step = positions[0][:2]
-            self._run.reason = next((reason for _, _, reason in positions if reason is not None), None)
+            run, feed = self._run, self._feed
+            rows = feed.rows_until(run.batch)
+            positions = self._context.allgather((run.batch, run.step, run.reason, rows, feed.steps))
+            run.batch, run.step = positions[0][:2]
+            run.reason = next((position[2] for position in positions if position[2] is not None), None)
+            if isinstance(feed, IdleFeed):
+                feed.passed, feed.steps = positions[0][3:]
+                self._count_batches()
 
     def _agree(self, members: int | None = None) -> None:
         """Combine the requests of all ranks' callbacks; within an epoch, of the ranks that train."""
@@ -349,24 +329,40 @@ class Training:
             self._checkpoint(path, remove)
 
     def _checkpoint(self, path: str | None, remove: str | None) -> None:
-        """Send the whole state to the driver, which writes it while the ranks continue."""
-        state = self._replica.state()
+        """Send the state to the driver, which writes it while the ranks continue; without what the ranks wrote."""
+        run = self._run
+        state, parts = (self._save_parts() if path is None else None) or (self._replica.state(), None)
         position = self._position()
         if self._place.rank == 0:
-            run = self._run
-            self._context.emit(Checkpoint(state, position, run.epoch, run.step, self._example(), path, remove))
+            self._context.emit(Checkpoint(state, position, run.epoch, run.step, self._example(), path, remove, parts))
+
+    def _save_parts(self) -> tuple[State, Parts | None] | None:
+        """Write the state in parts, if the ranks hold it in parts and all of them reach the folder."""
+        reach = self._plan.reach
+        if reach is None:
+            return None
+        if self._reached is None:
+            seen = self._context.allgather((reach.sees(), self._place.host))
+            missing = {rank: host for rank, (sees, host) in enumerate(seen) if not sees}
+            self._reached = not missing
+            if missing and self._place.rank == 0:
+                self._context.emit(NotReached(missing))
+        if not self._reached:
+            return None
+        token = self._context.allgather(uuid.uuid4().hex[:12])[0]
+        return self._replica.save_parts(checkpoint_path(reach.folder, self._run.step), token)
 
     def _position(self) -> Position:
         """Return where this run stands; the same on every rank."""
         run, plan = self._run, self._plan
         # An epoch that is complete needs nothing remembered of it.
-        inside = 0 < run.batch < run.batches
+        inside = run.batch > 0 and run.batch != run.batches
         steps = np.array(self._steps, np.float64).reshape(-1, 3)
-        own = {"tally": self._tally.sums(), "steps": steps, **self._randomness()} if inside else None
+        own = {"tally": self._tally.sums(), "steps": steps, **random_states(self._replica)} if inside else None
         return Position(
             epoch=run.epoch - 1 if inside else run.epoch,
             batch=run.batch if inside else 0,
-            rows=len(self._feed.rows),
+            rows=self._feed.count,
             batch_size=plan.batch_size,
             begun=plan.first_epoch if plan.resume is None else plan.resume.begun,
             ranks=self._context.allgather(own, self._seat.world) if inside and self._seat.rank is not None else [],
@@ -378,26 +374,30 @@ class Training:
 
     def _look(self) -> tuple[list[Any], Largest]:
         """Check rows before the training, as far as they are here; return some of them and their largest classes."""
-        rows = self._feed.rows
+        rows = self._rows
         if isinstance(rows, Rows):
             return rows.views(*self._part()), check_labels(self._replica, rows, *self._part())
         if self._seat.rank is None:
             return [], {}
         plan = self._plan
         epoch, first = plan.first_epoch, plan.resume.batch if plan.resume is not None else 0
-        batches = self._feed.epoch(epoch, first)
+        batches = self._batches(epoch, first)
         batch = next(batches, None)
+        if batch is not None:
+            # Each row is fetched once in an epoch, so the training continues with this stream.
+            self._begun = epoch, first, _with_first(batch, batches)
+        elif first:  # the checkpoint was written after the last step of a stream
+            with closing(self._batches(epoch + 1, 0)) as batches:  # type: ignore[type-var]
+                batch = next(batches, None)
         if batch is None:
-            return [], {}
-        # Each row is fetched once in an epoch, so the training continues with this stream.
-        self._begun = epoch, first, _with_first(batch, batches)
+            raise DataError("There is no row to train on: the data has none.")
         self._form = take_rows(features_of(batch.data), 0, 0)
         self._job.backend.framework.check_rows(self._job.spec, batch.data)
         return [batch.data], check_part(self._replica, batch.data)
 
     def _part(self) -> tuple[int, int]:
         """Return the rows (start, stop) that this rank checks before the training."""
-        seat, count = self._seat, len(self._feed.rows)
+        seat, count = self._seat, self._feed.count
         if seat.rank is None:
             return 0, 0
         # In some orders every rank has all rows.
@@ -416,43 +416,23 @@ class Training:
         batch = resume.batch
         if not batch:
             return 0
-        if (resume.rows, resume.batch_size) != (len(self._feed.rows), self._plan.batch_size):
-            raise DataError(
-                f"The checkpoint stands in step {batch} of an epoch over {resume.rows} rows with batch_size="
-                f"{resume.batch_size}; now there are {len(self._feed.rows)} rows and batch_size="
-                f"{self._plan.batch_size}. Resume with the same data and batch_size, or load it and start a new fit."
-            )
-        self._check_order(resume.shuffle)
-        metrics = [metric.name for metric in self._metrics]
-        if resume.metrics != metrics:
-            raise DataError(
-                f"The checkpoint stands within an epoch with the metrics {resume.metrics}; now they are {metrics}. "
-                "Resume with the same metrics, or load it and start a new fit."
-            )
+        count = resume.rows if isinstance(self._feed, IdleFeed) else self._feed.count
+        plan = self._plan
+        resume.check(count, plan.batch_size, plan.shuffle, [metric.name for metric in self._metrics])
         ranks = resume.ranks
         alike = self._seat.rank is not None and len(ranks) == self._seat.world
         mine = ranks[self._seat.rank or 0] if alike else None
         if mine is not None:
             self._resume_tally([mine["tally"]])
             self._steps = [(float(a), float(b), float(c)) for a, b, c in mine["steps"]]
-            self._load_randomness(mine)
+            load_random_states(self._replica, mine)
             return batch
         # Another number of ranks: the sums so far go on with one of them, random numbers start afresh.
         self._reseed(resume.epoch)
-        self._resume_tally([part["tally"] for part in ranks if part is not None] if self._place.rank == 0 else [])
+        parts = [part for part in ranks if part is not None] if self._place.rank == 0 else []
+        self._resume_tally([part["tally"] for part in parts])
+        self._steps = _summed([part["steps"] for part in ranks if part is not None], counts=self._place.rank == 0)
         return batch
-
-    def _check_order(self, shuffle: bool | str | None) -> None:
-        """Raise if the epoch to be resumed has another order of rows."""
-        now = self._plan.shuffle
-        # A checkpoint without the entry has a permutation of all rows, or the stored order.
-        if shuffle == now or (shuffle is None and now is not True):
-            return
-        before = "global" if shuffle is None else shuffle
-        raise DataError(
-            f"The checkpoint stands within an epoch with shuffle={before!r}; now it is shuffle={now!r}, another order "
-            f"of rows. Resume with shuffle={before!r}, or load it and start a new fit."
-        )
 
     def _resume_tally(self, sums: list[dict[str, Any]]) -> None:
         """Continue with the sums of one or more ranks."""
@@ -464,32 +444,13 @@ class Training:
                 own.load(self._tally.own_sums)
 
     def _reseed(self, epoch: int) -> None:
-        number = np.random.SeedSequence([self._job.seed, epoch, self._place.rank, 1]).generate_state(1)[0]
-        random.seed(int(number))
-        np.random.seed(int(number))
-        self._replica.reseed(self._job.seed, epoch, self._place.rank)
-
-    def _randomness(self) -> dict[str, Any]:
-        name, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
-        version, numbers, spare = random.getstate()
-        return {
-            "framework": self._replica.random_state(),
-            "numpy": [str(name), np.array(keys), int(place), int(has_gauss), float(gauss)],
-            "python": [version, np.array(numbers, np.int64), spare],
-        }
-
-    def _load_randomness(self, states: dict[str, Any]) -> None:
-        self._replica.load_random_state(states["framework"])
-        name, keys, place, has_gauss, gauss = states["numpy"]
-        np.random.set_state((name, np.asarray(keys), place, has_gauss, gauss))
-        version, numbers, spare = states["python"]
-        random.setstate((version, tuple(int(number) for number in numbers), spare))
+        reseed(self._replica, self._job.seed, epoch, self._place.rank)
 
     def _emit_progress(self) -> None:
-        tally, total = self._tally, len(self._feed.rows)
+        tally, feed = self._tally, self._feed
         loss = tally.loss_sum / tally.loss_count if tally.loss_count else None
-        rows = min(self._run.batch * self._plan.batch_size, total)
-        self._context.emit(EpochProgress(self._run.epoch, rows, total, loss))
+        progress = EpochProgress(self._run.epoch, feed.rows_until(self._run.batch), feed.count or None, loss)
+        self._context.emit(progress)
 
     def _emit_steps(self, first_step: int) -> None:
         parts = self._context.allgather(np.array(self._steps, np.float64).reshape(-1, 3))
@@ -510,6 +471,15 @@ def _with_first(batch: Batch, batches: Iterator[Batch]) -> Iterator[Batch]:
     with closing(batches):  # type: ignore[type-var]
         yield batch
         yield from batches
+
+
+def _summed(parts: Sequence[Any], counts: bool) -> list[tuple[float, float, float]]:
+    """Return the steps of several ranks as those of one; zeros if they count on another."""
+    if not parts:
+        return []
+    steps = np.array(parts[0], np.float64).reshape(-1, 3)
+    steps[:, :2] = np.sum([np.asarray(part)[:, :2] for part in parts], axis=0) if counts else 0
+    return [(float(a), float(b), float(c)) for a, b, c in steps]
 
 
 def _kind(callback: Callback) -> str:
