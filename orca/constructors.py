@@ -25,6 +25,8 @@ def from_backend(
     workers: int | None = None,
     num_workers: int | None = None,
     workers_per_node: int | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    use_gpu: bool = False,
     metrics: Any = None,
     seed: int | None = None,
     model_dir: str | None = None,
@@ -37,6 +39,9 @@ def from_backend(
     Args:
         name: Full name of the backend, as of its entry point: "torch.horovod".
         workers: Number of workers (also ``num_workers``), or ``workers_per_node`` times the nodes.
+        resources_per_worker: What each worker holds during a call, such as ``{"CPU": 2, "GPU": 1}``, and on clusters
+            further resources by name. A worker uses as many threads as CPUs and sees only its own GPUs.
+        use_gpu: Short for one GPU per worker.
         metrics: Metrics by name, objects of `orca.metrics` or of the framework, or functions.
         seed: Seed of weights, shuffling and dropout; random if None.
         model_dir: Folder for checkpoints, any fsspec path.
@@ -53,7 +58,8 @@ def from_backend(
     >>> est.get_params()["compression"]
     'fp16'
     """
-    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places: dict[str, Any] = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places |= {"resources_per_worker": resources_per_worker, "use_gpu": use_gpu}
     settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
     recipe = Recipe("from_backend", {"name": name, **places, **settings, **arguments})
     return _build(cls, recipe, find(check_text("name", name), argument="name"), places | settings, arguments)
@@ -74,6 +80,8 @@ def from_torch(
     workers: int | None = None,
     num_workers: int | None = None,
     workers_per_node: int | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    use_gpu: bool = False,
     model_dir: str | None = None,
     seed: int | None = None,
     precision: str = "fp32",
@@ -101,7 +109,8 @@ def from_torch(
             `orca.backends.torch.custom.Step`.
         backend_options: Options of the backend.
     """
-    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places: dict[str, Any] = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places |= {"resources_per_worker": resources_per_worker, "use_gpu": use_gpu}
     settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
     objects = {"model": model, "optimizer": optimizer, "loss": loss, "train_step": train_step, "config": config}
     schedule = {"scheduler_creator": scheduler_creator, "scheduler_step": scheduler_step}
@@ -124,6 +133,8 @@ def from_keras(
     workers: int | None = None,
     num_workers: int | None = None,
     workers_per_node: int | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    use_gpu: bool = False,
     model_dir: str | None = None,
     seed: int | None = None,
     epochs: int = 1,
@@ -146,7 +157,8 @@ def from_keras(
             (MirroredStrategy: the workers are devices of one process).
         backend_options: Options of the backend.
     """
-    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places: dict[str, Any] = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places |= {"resources_per_worker": resources_per_worker, "use_gpu": use_gpu}
     settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
     creators = {"model_creator": model_creator, "compile_args_creator": compile_args_creator}
     arguments = {"model": model, "keras_model": keras_model, **creators, "config": config, **backend_options}
@@ -167,6 +179,8 @@ def from_mxnet(
     workers: int | None = None,
     num_workers: int | None = None,
     workers_per_node: int | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    use_gpu: bool = False,
     num_servers: int | None = None,
     model_dir: str | None = None,
     seed: int | None = None,
@@ -188,7 +202,8 @@ def from_mxnet(
     """
     if num_servers is not None:
         backend_options["num_servers"] = num_servers
-    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places: dict[str, Any] = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places |= {"resources_per_worker": resources_per_worker, "use_gpu": use_gpu}
     settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
     creators = {"model_creator": model_creator, "loss_creator": loss_creator, "config": config}
     scores = {
@@ -198,6 +213,65 @@ def from_mxnet(
     arguments = {**creators, **scores, **backend_options}
     params = {"num_servers": num_servers}
     return _created(cls, "from_mxnet", "mxnet", backend, places | settings, arguments, params)
+
+
+def from_graph(
+    cls: type[Estimator],
+    /,
+    *,
+    inputs: Any = None,
+    outputs: Any = None,
+    labels: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    metrics: Any = None,
+    clip_norm: float | None = None,
+    clip_value: float | tuple[float, float] | None = None,
+    updates: Any = None,
+    sess: Any = None,
+    feed_dict: Any = None,
+    model_path: str | None = None,
+    signature: str | None = None,
+    backend: str = "multiworker",
+    workers: int | None = None,
+    num_workers: int | None = None,
+    workers_per_node: int | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    use_gpu: bool = False,
+    model_dir: str | None = None,
+    seed: int | None = None,
+    epochs: int = 1,
+    batch_size: int = 32,
+    **backend_options: Any,
+) -> Estimator:
+    """Create an estimator from a TensorFlow graph with placeholders; see `from_backend` for shared arguments.
+
+    The graph is captured by this call and stays as it is.
+
+    Args:
+        inputs: The placeholders of the features: a tensor, a list or a dict; also names of tensors.
+        outputs: The tensors that `predict` returns, with one entry per row.
+        labels: The placeholders of the labels; an empty list for a loss without labels.
+        loss: A scalar tensor, the mean over the rows.
+        optimizer: An optimizer of ``tf.train``, or a dict of optimizers by the prefix of variable names.
+        metrics: A dict of tensors (one number per batch or per row) and pairs of ``tf.metrics``, and metrics of Orca.
+        clip_norm: Limit of the whole gradient's norm; ``clip_value`` limits each of its values.
+        updates: Operations that run in each training step, besides those in the collection ``UPDATE_OPS``.
+        sess: A session whose values the variables begin with, and which receives the learned values.
+        feed_dict: Values of other placeholders: ``{placeholder: value}`` or ``{placeholder: (value in training,
+            value in evaluate and predict)}``.
+        model_path: A SavedModel folder, a frozen graph (.pb) or a checkpoint with a .meta file, in place of a graph of
+            this process; ``signature`` chooses the inputs and outputs of a SavedModel.
+        backend: "multiworker" (sums over all ranks; also "bigdl") or "horovod" (``compression="fp16"``).
+        backend_options: Options of the backend.
+    """
+    places: dict[str, Any] = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places |= {"resources_per_worker": resources_per_worker, "use_gpu": use_gpu}
+    settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
+    tensors = {"inputs": inputs, "outputs": outputs, "labels": labels, "loss": loss, "optimizer": optimizer}
+    steps = {"clip_norm": clip_norm, "clip_value": clip_value, "updates": updates, "sess": sess, "feed_dict": feed_dict}
+    arguments = {**tensors, **steps, "model_path": model_path, "signature": signature, **backend_options}
+    return _created(cls, "from_graph", "graph", backend, places | settings, arguments)
 
 
 @known_arguments
@@ -214,6 +288,8 @@ def from_openvino(
     workers: int | None = None,
     num_workers: int | None = None,
     workers_per_node: int | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    use_gpu: bool = False,
 ) -> Estimator:
     """Create an estimator that only predicts, from an OpenVINO file or one that OpenVINO can convert.
 
@@ -228,8 +304,12 @@ def from_openvino(
         shape: Shape of the input, with None for any length: a tuple, or a list or dict of them.
         example: A few rows of input.
         workers: Number of workers (also ``num_workers``), or ``workers_per_node`` times the nodes.
+        resources_per_worker: ``{"CPU": n}`` is the number of threads in this process; OpenVINO's device is part of
+            ``config``, so there is no GPU to reserve.
+        use_gpu: Refused, as for all models that compute on the CPU.
     """
-    places = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places: dict[str, Any] = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places |= {"resources_per_worker": resources_per_worker, "use_gpu": use_gpu}
     arguments = {"model_path": model_path, "model": model, "config": config, "layout": layout, "shape": shape}
     return _created(cls, "from_openvino", "openvino", "openvino", places, {**arguments, "example": example})
 
@@ -261,6 +341,8 @@ def _build(
     rest = dict(settings)
     workers = _worker_count({name: rest.pop(name) for name in ("workers", "num_workers", "workers_per_node")})
     seed = rest.pop("seed", None)
+    if backend.framework.metrics_in_spec:
+        arguments = {**arguments, "metrics": rest.get("metrics")}
     spec = create_spec(backend, arguments, also=[*settings, *(["backend"] if "backend" in recipe.params else [])])
     setup = Setup.create(backend, spec, workers=workers, **rest)
     return cls(setup, Learned.nothing(setup, seed), recipe)

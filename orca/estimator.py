@@ -53,6 +53,7 @@ class Estimator:
     from_torch = classmethod(constructors.from_torch)
     from_keras = classmethod(constructors.from_keras)
     from_mxnet = classmethod(constructors.from_mxnet)
+    from_graph = classmethod(constructors.from_graph)
     from_openvino = classmethod(constructors.from_openvino)
 
     backend: Backend[Any] = _read_only("_setup.backend")
@@ -77,15 +78,16 @@ class Estimator:
         shuffle: bool | str = True, accumulate: int = 1,
         clip_norm: float | None = None, clip_value: float | tuple[float, float] | None = None,
         checkpoint_trigger: Any = None, initial_epoch: int | None = None,
-        resume: bool | str = False, max_failures: int = 0, terminate_on_nan: bool = True,
+        resume: bool | str = False, max_failures: int = 0, min_workers: int | None = None,
+        terminate_on_nan: bool = True,
         progress: bool | None = None, verbose: int | str | None = None, train_resize_batch_num: int | None = None,
     ) -> History:  # fmt: skip
         """Train for some epochs; a further fit continues from there.
 
         Args:
             data: Features ``x`` with labels ``y`` beside them, ``(x, y)``, ``{"x": …, "y": …}``, an XShards, anything
-                with columns (pandas, Spark, Ray, Arrow, polars, DuckDB), a torch or tf.data dataset, or a creator
-                ``fn(config, batch_size)`` that returns one of these.
+                with columns (pandas, Spark, Ray, Arrow, polars, DuckDB), a torch or tf.data dataset, a generator
+                function, or a creator ``fn(config, batch_size)`` that returns one of these.
             epochs: Number of epochs; ``max_steps`` ends the run after that many steps, ``steps_per_epoch`` each epoch.
             batch_size: Rows of a step over all workers; ``accumulate=k`` computes them in k pieces.
             shuffle: True so that each worker needs only its part of the rows, "global" for a permutation of all rows,
@@ -98,6 +100,8 @@ class Estimator:
             checkpoint_trigger: When to write a checkpoint to ``model_dir``, see `orca.triggers`.
             resume: A checkpoint's path, or True for the newest; the run continues bit for bit, also within an epoch.
             max_failures: How often a failed run restarts from its last checkpoint.
+            min_workers: Restart with fewer workers, down to this number, if the cluster has lost some; add workers
+                again before an epoch for which it has room. The result is the same up to rounding.
             initial_epoch: Epochs that count as done; the run then ends with epoch ``epochs``.
             progress: Show a progress bar (by default on terminals and in notebooks); ``verbose`` is Keras' name for it.
             train_resize_batch_num: Accepted for BigDL compatibility; ignored.
@@ -113,7 +117,7 @@ class Estimator:
             values.Length(epochs, max_steps, steps_per_epoch, initial_epoch),
             values.StepRequest(batch_size, shuffle, accumulate, clip_norm, clip, class_weight, terminate_on_nan),
             values.Validation(validation_data, validation_freq, validation_steps),
-            values.Recovery(checkpoint_trigger, resume, max_failures),
+            values.Recovery(checkpoint_trigger, resume, max_failures, min_workers),
             callbacks, values.Display(progress, verbose), self._preferences,
         ))  # fmt: skip
 
@@ -125,6 +129,7 @@ class Estimator:
                 # A later state may have reached ranks under the next version's number.
                 self._learned = self._learned.with_new_owner()
                 raise
+            states.deliver(self._setup, self._learned)
         if error is not None:
             raise error
         return history
@@ -191,7 +196,8 @@ class Estimator:
 
     def shutdown(self) -> None:
         """End the worker processes of this estimator's size; the next call starts new ones."""
-        current().stop_gang(self._setup.topology.ranks, self._setup.preload, self._setup.servers)
+        setup = self._setup
+        current().stop_gang(setup.topology.ranks, setup.preload, setup.servers, setup.resources)
 
     def get_model(self) -> Any:
         """Return the model as an object of its framework, with the weights learned so far."""
@@ -219,6 +225,7 @@ class Estimator:
         """Load what `save` or a checkpoint holds; a Keras file may name functions and classes of `custom_objects`."""
         with self._learning:
             self._learned = states.load(self._setup, self._learned, path, custom_objects)
+            states.deliver(self._setup, self._learned)
             states.restore_callbacks(self._setup.callbacks, self._learned.position)
         return self
 
@@ -239,6 +246,22 @@ class Estimator:
         with self._learning:
             self._learned = states.load_weights(self._setup, self._learned, path)
         return self
+
+    def save_tf_checkpoint(self, path: str) -> str:
+        """Write a TensorFlow graph's variables as a checkpoint of TensorFlow, for its Saver; return the path."""
+        return states.save_tf_checkpoint(self._setup, self._learned, path)
+
+    def load_tf_checkpoint(self, path: str) -> Self:
+        """Load the variables of a TensorFlow graph from a checkpoint of TensorFlow, or the newest one of a folder."""
+        with self._learning:
+            self._learned = states.load_tf_checkpoint(self._setup, self._learned, path)
+            states.deliver(self._setup, self._learned)
+        return self
+
+    @property
+    def sess(self) -> Any:
+        """A TensorFlow graph's session with the learned values: the user's own, or one on the user's graph."""
+        return states.session_of(self._setup, self._learned)
 
     def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
         """Limit the norm of the whole gradient in all further fits."""

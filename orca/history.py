@@ -22,6 +22,7 @@ class History(Sequence[dict[str, Any]]):
         records: One dict per epoch.
         stopped: Why the run ended early.
         params: The settings of the run.
+        changes: The changes of the number of workers, one line each.
     """
 
     def __init__(
@@ -29,12 +30,15 @@ class History(Sequence[dict[str, Any]]):
         records: Sequence[dict[str, Any]] = (),
         stopped: str | None = None,
         params: dict[str, Any] | None = None,
+        changes: Sequence[str] = (),
     ) -> None:
         self._records = list(records)
         self.stopped = stopped
         """Why the run ended before its last epoch, or None."""
         self.params = dict(params or {})
         """The settings of the run: epochs, steps per epoch, batch_size."""
+        self.changes = list(changes)
+        """The changes of the number of workers during the run (`min_workers`), one line each."""
 
     @property
     def history(self) -> dict[str, list[Any]]:

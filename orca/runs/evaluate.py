@@ -29,7 +29,8 @@ def evaluate(
     setup.backend.check_evaluate(setup.spec)
     batch_size = check_count("batch_size", batch_size)
     gang = gang_of(setup, context)
-    form = form_of(setup, request, batch_size, need_labels=True)
+    need_labels = setup.backend.framework.needs_labels_to_evaluate(setup.spec)
+    form = form_of(setup, request, batch_size, need_labels=need_labels)
     with stored(request.data, form, context.engine) as rows, gang.lock:
         bar = ProgressBar(0, show=False)
         fetched = isinstance(rows, SentSource)

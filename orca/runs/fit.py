@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from orca.backends.base import FitCheck, StepOptions
-from orca.backends.worker.training import FitPlan, FitResult
+from orca.backends.worker.plan import FitPlan, FitResult
 from orca.callbacks import Callback, Logger, LRScheduler, Progress, split
 from orca.core.arguments import check_count
 from orca.core.pickling import check_picklable
 from orca.errors import ArgumentError
 from orca.history import History
-from orca.runs.checkpoints import CheckpointWriter
+from orca.runs.checkpoints import CheckpointWriter, reach_of
+from orca.runs.elastic import ElasticGang, check_min_workers
 from orca.runs.fit_run import FitRun, bring_back, logged
 from orca.runs.progress import ProgressBar
-from orca.runs.ranks import gang_of, remember
+from orca.runs.ranks import remember
 from orca.runs.rows import form_of, stored, validation_form
 from orca.runs.states import about, resumed
 from orca.runs.values import FitRequest, Learned, Length, Setup
@@ -59,7 +60,7 @@ def fit(setup: Setup, learned: Learned, request: FitRequest, context: Context) -
     checked = _check(setup, request)
     start, plan = _plan(setup, learned, request, checked)
     check_picklable(**setup.spec.travels(), callbacks=checked.callbacks, metrics=setup.metrics)
-    gang = gang_of(setup, context)
+    workers = ElasticGang(setup, context, request.recovery.min_workers)
     writer = CheckpointWriter(about(setup, start), setup.model_dir)
     fitted: Fitted | None = None
     try:
@@ -73,13 +74,15 @@ def fit(setup: Setup, learned: Learned, request: FitRequest, context: Context) -
                 sources["validation"] = stack.enter_context(stored(request.validation.data, form, context.engine))
             bar = stack.enter_context(_bar(plan, checked, request))
             stack.enter_context(logged(checked.loggers, {**about(setup, start), **_facts(setup, plan)}))
-            stack.enter_context(gang.lock)
+            stack.enter_context(workers)
             fetched = frozenset(name for name, rows in sources.items() if isinstance(rows, SentSource))
             plan = replace(plan, fetched=fetched)
+            if setup.model_dir is not None and plan.trigger is not None and setup.backend.in_parts(setup.spec):
+                plan = replace(plan, reach=stack.enter_context(reach_of(setup.model_dir)))
             run = FitRun(plan, bar, writer, checked.loggers)
-            result = run.train(setup, start, gang, sources, checked.max_failures)
+            result = run.train(start, workers, sources, checked.max_failures)
             fitted = Fitted(_after(start, result), run.history(result))
-            remember(fitted.learned, gang)
+            remember(fitted.learned, workers.gang)
         bring_back(checked.callbacks, result.callbacks)
     except BaseException as error:
         if fitted is None:
@@ -96,6 +99,7 @@ def _check(setup: Setup, request: FitRequest) -> _Checked:
     if epochs is None and request.length.max_steps is None:
         epochs = setup.epochs
     max_failures = recovery.max_failures
+    check_min_workers(setup, recovery.min_workers, max_failures)
     hooks, loggers = split(request.callbacks, setup.backend.framework.adapt_callback)
     schedulers = [callback for callback in setup.callbacks if isinstance(callback, LRScheduler)]
     others = [callback for callback in setup.callbacks if callback not in schedulers]

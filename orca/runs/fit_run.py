@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from orca.backends.worker.events import Checkpoint, EpochEnd, Record, StepValues
-from orca.backends.worker.training import FitPlan, FitResult, fit_on_rank
+from orca.backends.base import State
+from orca.backends.worker.events import EpochEnd, EpochProgress, MoreWorkers, Record, StepValues
+from orca.backends.worker.job import Job
+from orca.backends.worker.plan import FitPlan, FitResult
+from orca.backends.worker.position import Position
+from orca.backends.worker.training import fit_on_rank
 from orca.callbacks import Callback, Logger
-from orca.errors import OrcaError, WorkerError
+from orca.errors import OrcaError, ResourceError, WorkerError
 from orca.history import History
 from orca.launch.base import Needs, Source
-from orca.launch.gang import Gang
 from orca.runs.checkpoints import CheckpointWriter
+from orca.runs.elastic import ElasticGang
 from orca.runs.progress import ProgressBar
 from orca.runs.ranks import job_of
 from orca.runs.rows import reading_ranks
@@ -24,6 +29,11 @@ from orca.runs.values import Learned, Setup
 from orca.shards.orders import ScoredRows, TrainingRows
 
 _log = logging.getLogger("orca")
+_REASON_LENGTH = 120
+"""How much of an error the line about a change of size has."""
+
+FIRST_WARNING_SECONDS = 30.0
+"""An epoch that runs for that long, and may never end, is worth a message, and again after twice that time."""
 
 
 class FitRun:
@@ -32,38 +42,78 @@ class FitRun:
     def __init__(self, plan: FitPlan, bar: ProgressBar, writer: CheckpointWriter, loggers: Sequence[Logger]) -> None:
         self._plan, self._bar, self._writer, self._loggers = plan, bar, writer, loggers
         self._records: dict[int, Record] = {}
+        self._changes: list[str] = []
+        """The changes of the number of workers."""
         self._last_step = 0
         """The last step of this run that loggers have received."""
+        self._watched = 0, 0.0, 0.0
+        """The epoch that may never end, when it began, and after how many seconds the next message is due."""
 
     def train(
-        self, setup: Setup, learned: Learned, gang: Gang, sources: Mapping[str, Source], max_failures: int
+        self, learned: Learned, workers: ElasticGang, sources: Mapping[str, Source], max_failures: int
     ) -> FitResult:
         """Train; after a failure resume from the last checkpoint, or from the start if there was none."""
-        failures = 0
-        state = learned.state
-        job = job_of(setup, learned, gang)
+        failures, state = 0, learned.state
+        if workers.reduced:
+            self._note(f"fit starts with {workers.size} (there is no room for more)")
+        job = job_of(workers.setup, learned, workers.gang)
         while True:
             try:
-                results: list[FitResult] = gang.call(
-                    fit_on_rank, job, self._plan, sources=sources, needs=self._needs(setup), on_event=self._receive
-                )
-                return results[0]
-            except WorkerError as error:
-                failures += 1
+                result = self._call(job, workers, sources)
+            except (WorkerError, ResourceError) as error:
+                # Ranks that could not start are no failure if the run can do with fewer.
+                counts = workers.gang.started or not workers.elastic
+                failures += counts
                 # Errors in the data or the arguments come back with every attempt.
-                if failures > max_failures or isinstance(error.__cause__, OrcaError):
+                lasting = isinstance(error.__cause__, OrcaError) or (isinstance(error, ResourceError) and counts)
+                if failures > max_failures or lasting:
                     raise
-                if self._writer.last is not None:
-                    state = self._writer.last.state
-                    self._plan = _rest(self._plan, self._writer.last)
-                _log.warning("%s", str(error).splitlines()[0])
-                _log.warning(
-                    "restarting after step %d (failure %d of %d allowed)",
-                    self._plan.first_step,
-                    failures,
-                    max_failures,
-                )
-                job = replace(job_of(setup, learned, gang), state=state)
+                state = self._return_to_checkpoint(state)
+                before = workers.setup
+                workers.after_failure(error)
+                self._report(error, workers, workers.setup is not before, f"failure {failures} of {max_failures}")
+            else:
+                if not result.paused:
+                    return result
+                state, self._plan = result.state, _rest(self._plan, result.position, result.step)
+                if workers.grow():
+                    more = f"fit continues with {workers.size} from step {result.step}"
+                    self._note(f"{more} (there is room for them again)")
+            job = replace(job_of(workers.setup, learned, workers.gang), state=state)
+
+    def _call(self, job: Job, workers: ElasticGang, sources: Mapping[str, Source]) -> FitResult:
+        results: list[FitResult] = workers.gang.call(
+            fit_on_rank,
+            job,
+            replace(self._plan, reduced=workers.reduced),
+            sources=sources,
+            needs=self._needs(workers.setup),
+            on_event=self._receive,
+            on_question=lambda question: isinstance(question, MoreWorkers) and workers.has_room(),
+        )
+        return results[0]
+
+    def _return_to_checkpoint(self, state: State | None) -> State | None:
+        """Return the state to restart from: the last checkpoint's, unless the run has paused after it."""
+        last = self._writer.last
+        if last is None or last.step < self._plan.first_step:
+            return state
+        self._plan = _rest(self._plan, last.position, last.step)
+        return self._writer.last_state()
+
+    def _report(self, error: OrcaError, workers: ElasticGang, is_change: bool, count: str) -> None:
+        first_line, step = str(error).splitlines()[0], self._plan.first_step
+        if is_change:
+            _log.info("%s", error)
+            reason = first_line.partition(" (")[0][:_REASON_LENGTH].rstrip(". ")
+            self._note(f"fit continues with {workers.size} from step {step} ({reason})")
+        else:
+            _log.warning("%s", first_line)
+            _log.warning("restarting after step %d (%s allowed)", step, count)
+
+    def _note(self, line: str) -> None:
+        _log.warning("%s", line)
+        self._changes.append(line)
 
     def _needs(self, setup: Setup) -> dict[str, Needs]:
         """Return which rows each rank needs."""
@@ -80,12 +130,15 @@ class FitRun:
         records = self._records | {record["epoch"]: record for record in result.records}
         plan = self._plan
         params = {"epochs": plan.last_epoch, "steps": result.steps, "batch_size": plan.batch_size}
-        return History([records[epoch] for epoch in sorted(records)], stopped=result.reason, params=params)
+        rows = [records[epoch] for epoch in sorted(records)]
+        return History(rows, stopped=result.reason, params=params, changes=self._changes)
 
     def _receive(self, event: object) -> None:
         self._bar(event)
         self._writer(event)
-        if isinstance(event, EpochEnd):
+        if isinstance(event, EpochProgress):
+            self._watch(event)
+        elif isinstance(event, EpochEnd):
             epoch = event.record["epoch"]
             # After a failure epochs are trained again; a log has each of them once.
             retrained = epoch in self._records
@@ -94,6 +147,24 @@ class FitRun:
                 logger.epoch({**event.record, "step": event.step})
         elif isinstance(event, StepValues):
             self._log_steps(event)
+
+    def _watch(self, event: EpochProgress) -> None:
+        """Say what is going on if an epoch over a stream takes long: nobody knows whether it ends."""
+        plan, (epoch, began, wait) = self._plan, self._watched
+        if event.total is not None or plan.steps_per_epoch is not None or plan.max_steps is not None:
+            return
+        now = time.monotonic()
+        if epoch != event.epoch:
+            self._watched = event.epoch, now, FIRST_WARNING_SECONDS
+        elif now - began > wait:
+            self._watched = epoch, began, 2 * wait
+            _log.warning(
+                "epoch %d: %d rows in %.0f s so far, of data without a length. Does it end? Otherwise pass "
+                "steps_per_epoch= or max_steps= to fit.",
+                epoch,
+                event.rows,
+                now - began,
+            )
 
     def _log_steps(self, event: StepValues) -> None:
         last = event.first + len(event.values["loss"]) - 1
@@ -104,15 +175,15 @@ class FitRun:
                 logger.steps(event.first + logged, {name: values[logged:] for name, values in event.values.items()})
 
 
-def _rest(plan: FitPlan, last: Checkpoint) -> FitPlan:
-    """Return what is left of a plan after its last checkpoint."""
+def _rest(plan: FitPlan, position: Position, step: int) -> FitPlan:
+    """Return what is left of a plan at a position."""
     return replace(
         plan,
-        first_epoch=last.position.epoch,
-        resume=last.position,
-        first_step=last.step,
-        max_steps=None if plan.max_steps is None else plan.max_steps - (last.step - plan.first_step),
-        stopped=last.position.reason,
+        first_epoch=position.epoch,
+        resume=position,
+        first_step=step,
+        max_steps=None if plan.max_steps is None else plan.max_steps - (step - plan.first_step),
+        stopped=position.reason,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -12,7 +13,9 @@ from orca.errors import ArgumentError, suggest
 from orca.runs.values import Learned, Setup
 
 E = TypeVar("E")
-KEEPS_STATE = frozenset({"epochs", "batch_size", "metrics", "workers", "backend", "model_dir", "seed"})
+KEEPS_STATE = frozenset({"epochs", "batch_size", "metrics", "workers", "backend", "model_dir", "seed"}) | frozenset(
+    {"resources_per_worker", "use_gpu"}
+)
 """Parameters that can change without changing the model or its optimizer."""
 
 
@@ -27,6 +30,15 @@ class Recipe:
         """Create an estimator of this recipe."""
         estimator: E = getattr(cls, self.constructor)(**self.params)
         return estimator
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recipe:
+        # Parameters are copied in one piece: an optimizer object has to stay bound to its model. Those of a TensorFlow
+        # graph cannot be copied.
+        return self if self.constructor == "from_graph" else replace(self, params=copy.deepcopy(self.params, memo))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An estimator of a TensorFlow graph travels without the graph's tensors; it can then no longer be cloned.
+        return {"constructor": "", "params": {}} if self.constructor == "from_graph" else self.__dict__
 
     def all_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters; with `deep` also the entries of ``config``, as ``config__<name>``."""

@@ -120,7 +120,8 @@ def _rows(setup: Setup, request: PredictRequest, context: Context, may_stay: boo
     # A single model with threads of its own needs no other process, if nothing else runs meanwhile.
     in_process = may_stay and setup.workers == 1 and not context.cluster.many_hosts
     # Few, large tasks: one per worker, as each loads the model once.
-    place = Place(context.engine, setup.workers, in_process, min(context.cores, usable_cpus()))
+    threads = setup.resources.cpus or min(context.cores, usable_cpus())
+    place = Place(context.engine, setup.workers, in_process, threads)
     batch_size = framework.batch_size(setup.spec, request.batch_size)
     inputs = framework.inputs(setup.spec)
     feature_cols = request.feature_cols

@@ -46,11 +46,11 @@ class ProgressBar:
         shown = {name: value for name, value in record.items() if name not in _NOT_SHOWN}
         numbers = {name: f"{value:.4g}" for name, value in shown.items() if isinstance(value, float | int)}
         bar.set_postfix(numbers, refresh=False)
-        bar.update(bar.total - bar.n)
+        bar.update(record["rows"] - bar.n)
         bar.close()
         self._bar = None
 
-    def _open(self, epoch: int, total: int) -> Any:
+    def _open(self, epoch: int, total: int | None) -> Any:
         if self._bar is None:
             self._bar = tqdm(
                 total=total,

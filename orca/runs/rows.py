@@ -29,11 +29,13 @@ def form_of(
         creator_arguments=framework.creator_arguments(spec.config, batch_size),
         weights=request.sample_weight,
         triples=framework.triples,
+        flat=framework.flat_counts(spec),
         most_rows=most_rows,
         checks=Checks(
             framework.other_kinds(spec),
             framework.label_rules(spec) if need_labels else {},
             lambda rows: framework.check_rows(spec, rows),
+            lambda rows: framework.leaf_types(spec, rows),
         ),
     )
 

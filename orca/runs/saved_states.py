@@ -9,26 +9,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
-import stat
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from orca.backends.parts import InParts, Parts, read_parts
+from orca.core.folders import Folder
 from orca.core.limits import explained_limits
 from orca.errors import ArgumentError, DataError
 
-FORMAT = 2
+FORMAT, PARTS_FORMAT = 2, 3
+"""The format of saved states, and of those in parts."""
 _MANIFEST = "orca.json"
-_OWN = re.compile(r"arrays-[0-9a-f]{12}\.safetensors(\.json)?")
+_OWN = re.compile(r"arrays-[0-9a-f]{12}(-[0-9]+)?\.safetensors(\.json)?")
 _ARRAY, _TENSOR, _ITEMS, _TUPLE = "orca.array", "orca.tensor", "orca.items", "orca.tuple"
 _MARKS = {_ARRAY, _TENSOR, _ITEMS, _TUPLE}
 _LEFTOVER_SECONDS = 3600.0
@@ -39,93 +38,27 @@ _TRIES = 5
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-class _Folder:
-    """A folder on any fsspec path."""
-
-    def __init__(self, path: str) -> None:
-        import fsspec
-
-        self.path = str(path)
-        self.files, target = fsspec.core.url_to_fs(self.path)
-        self.target = str(target).rstrip("/")
-        self.is_local = "file" in (
-            self.files.protocol if isinstance(self.files.protocol, tuple | list) else [self.files.protocol]
-        )
-
-    def names(self) -> list[str]:
-        if not self.files.exists(self.target):
-            return []
-        return [str(entry).rstrip("/").rpartition("/")[2] for entry in self.files.ls(self.target, detail=False)]
-
-    def place(self, name: str) -> str:
-        return f"{self.target}/{name}"
-
-    def has(self, name: str) -> bool:
-        return bool(self.files.exists(self.place(name)))
-
-    def read(self, name: str) -> bytes:
-        if not self.is_local:
-            return bytes(self.files.cat_file(self.place(name)))
-        with self.open(name) as file:
-            return file.read()
-
-    def open(self, name: str) -> BufferedReader:
-        """Open a file of a local folder; a fifo or device of that name is refused, not waited for."""
-        descriptor = os.open(self.place(name), os.O_RDONLY | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise DataError(f"path={self.path!r} is damaged: {name!r} is not a regular file.")
-        return os.fdopen(descriptor, "rb")
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file; on a local disk it has reached the disk when this returns."""
-        if not self.is_local:
-            self.files.pipe_file(self.place(name), content)
-            return
-        with open(self.place(name), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def move(self, name: str, new_name: str) -> None:
-        if not self.is_local:
-            self.files.mv(self.place(name), self.place(new_name))
-            return
-        os.replace(self.place(name), self.place(new_name))
-        descriptor = os.open(self.target, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def remove(self, name: str) -> None:
-        """Remove a file, which another process may have removed already."""
-        with contextlib.suppress(FileNotFoundError):
-            self.files.rm(self.place(name))
-
-    def age(self, name: str) -> float:
-        """Return the age of a file in seconds; 0 where the file system does not say."""
-        try:
-            return time.time() - float(self.files.modified(self.place(name)).timestamp())
-        except Exception:
-            return 0.0
-
-
-def save(path: str, facts: dict[str, Any], state: Any) -> None:
+def save(path: str, facts: dict[str, Any], state: Any, parts: Parts | None = None) -> None:
     """Write a state to a folder, in place of the one that it may hold.
+
+    Args:
+        path: The folder.
+        facts: The description, for `about`.
+        state: The state; `InParts` stands for arrays that ranks have written to the folder already.
+        parts: The index of those.
 
     Raises:
         ArgumentError: The folder holds other files and no saved state.
         DataError: The state holds something that cannot be saved without pickling it.
     """
     with explained_limits(path):
-        _save(path, facts, state)
+        _save(path, facts, state, parts)
 
 
-def _save(path: str, facts: dict[str, Any], state: Any) -> None:
+def _save(path: str, facts: dict[str, Any], state: Any, parts: Parts | None) -> None:
     from safetensors.numpy import save as pack
 
-    folder = _Folder(path)
+    folder = Folder(path)
     arrays: Arrays = {}
     name = f"arrays-{uuid.uuid4().hex[:12]}.safetensors"
     tree = _split(state, "", arrays)
@@ -136,52 +69,57 @@ def _save(path: str, facts: dict[str, Any], state: Any) -> None:
     blob = pack(arrays)
     checksum = hashlib.sha256(blob).hexdigest()
     manifest = {"format": FORMAT, **facts, "arrays": name, "sha256": checksum, "state": tree}
+    written = {name}
+    if parts is not None:
+        manifest |= {"format": PARTS_FORMAT, "parts": parts.as_dict()}
+        written |= parts.files.keys()
     draft = f"{name}.json"
     try:
         folder.write(name, blob)
         folder.write(draft, json.dumps(manifest, indent=1).encode())
-        replaced = _arrays_of(folder)
+        replaced = _files_of(folder) - written
         folder.move(draft, _MANIFEST)
     except BaseException:
-        folder.remove(name)
-        folder.remove(draft)
+        for entry in (*written, draft):
+            folder.remove(entry)
         raise
-    if replaced is not None and replaced != name:
-        folder.remove(replaced)
-    for entry in names:
-        if _OWN.fullmatch(entry) and entry not in (name, replaced) and folder.age(entry) > _LEFTOVER_SECONDS:
+    for entry in replaced:
+        folder.remove(entry)
+    for entry in set(names) - written - replaced:
+        if _OWN.fullmatch(entry) and folder.age(entry) > _LEFTOVER_SECONDS:
             folder.remove(entry)
 
 
-def _arrays_of(folder: _Folder) -> str | None:
-    """Return the file of arrays that the manifest names, if there is one that can be read."""
+def _files_of(folder: Folder) -> set[str]:
+    """Return the files of arrays that the manifest names, if there is one that can be read."""
     try:
-        name = json.loads(folder.read(_MANIFEST))["arrays"]
+        manifest = json.loads(folder.read(_MANIFEST))
+        names = {manifest["arrays"], *manifest.get("parts", {}).get("files", {})}
     except Exception:
-        return None
-    return name if isinstance(name, str) and _OWN.fullmatch(name) else None
+        return set()
+    return {name for name in names if isinstance(name, str) and _OWN.fullmatch(name)}
 
 
 def exists(path: str) -> bool:
     """Whether the path holds a saved state."""
-    return _Folder(path).has(_MANIFEST)
+    return Folder(path).has(_MANIFEST)
 
 
 def about(path: str) -> dict[str, Any] | None:
     """Return the description of a saved state without the state itself; None if there is none that can be read."""
-    folder = _Folder(path)
+    folder = Folder(path)
     if not folder.has(_MANIFEST):
         return None
     try:
         manifest = _manifest(folder)
     except DataError:
         return None
-    return {key: value for key, value in manifest.items() if key != "state"}
+    return {key: value for key, value in manifest.items() if key not in ("state", "parts")}
 
 
 def remove(path: str) -> None:
     """Delete a saved state; other files stay, and so does their folder."""
-    folder = _Folder(path)
+    folder = Folder(path)
     if not folder.has(_MANIFEST):
         return
     for name in (_MANIFEST, *(entry for entry in folder.names() if _OWN.fullmatch(entry))):
@@ -197,29 +135,31 @@ def load(path: str) -> tuple[dict[str, Any], Any]:
         ArgumentError: There is no saved state.
         DataError: It is damaged, or was written by a newer version of Orca.
     """
-    folder = _Folder(path)
+    folder = Folder(path)
     if not folder.has(_MANIFEST):
         raise ArgumentError(f"path={folder.path!r} has no saved estimator in it (it contains no {_MANIFEST}).")
     for attempt in range(_TRIES):
         manifest = _manifest(folder)
         try:
-            arrays = _read_arrays(folder, manifest)
+            arrays = _read_arrays(folder, manifest) | _read_parts(folder, manifest)
             break
         except FileNotFoundError as error:
             # Another process may have replaced the state between the two reads.
             if attempt + 1 == _TRIES or _manifest(folder)["arrays"] == manifest["arrays"]:
+                missing = Path(error.filename or manifest["arrays"]).name
                 raise DataError(
-                    f"path={folder.path!r} is damaged: {manifest['arrays']!r} is missing, which holds its arrays."
+                    f"path={folder.path!r} is damaged: {missing!r} is missing, which holds its arrays."
                 ) from error
     with _naming(folder):
         state = _join(manifest.pop("state"), arrays)
     manifest.pop("arrays")
     manifest.pop("sha256", None)
+    manifest.pop("parts", None)
     return manifest, state
 
 
 @contextmanager
-def _naming(folder: _Folder) -> Iterator[None]:
+def _naming(folder: Folder) -> Iterator[None]:
     """Turn whatever damage causes into one error that names the path."""
     try:
         yield
@@ -229,15 +169,15 @@ def _naming(folder: _Folder) -> Iterator[None]:
         raise DataError(f"path={folder.path!r} is damaged: {type(error).__name__}: {error}") from error
 
 
-def _manifest(folder: _Folder) -> dict[str, Any]:
+def _manifest(folder: Folder) -> dict[str, Any]:
     with _naming(folder):
         manifest = json.loads(folder.read(_MANIFEST))
         if not isinstance(manifest, dict):
             raise DataError(f"path={folder.path!r} is damaged: {_MANIFEST} is a {type(manifest).__name__}, not a dict.")
         version = manifest.get("format")
-        if version not in (1, FORMAT):
+        if version not in (1, FORMAT, PARTS_FORMAT):
             raise DataError(
-                f"path={folder.path!r} has format {version!r}; this version of Orca reads 1 to {FORMAT}. "
+                f"path={folder.path!r} has format {version!r}; this version of Orca reads 1 to {PARTS_FORMAT}. "
                 "Load it with the version that saved it, or a later one."
             )
         missing = [key for key in ("arrays", "state") if key not in manifest]
@@ -246,7 +186,7 @@ def _manifest(folder: _Folder) -> dict[str, Any]:
         return manifest
 
 
-def _read_arrays(folder: _Folder, manifest: dict[str, Any]) -> Arrays:
+def _read_arrays(folder: Folder, manifest: dict[str, Any]) -> Arrays:
     from safetensors.numpy import load_file
 
     name = manifest["arrays"]
@@ -266,10 +206,19 @@ def _read_arrays(folder: _Folder, manifest: dict[str, Any]) -> Arrays:
             return arrays
 
 
+def _read_parts(folder: Folder, manifest: dict[str, Any]) -> Arrays:
+    if "parts" not in manifest:
+        return {}
+    with _naming(folder):
+        return read_parts(folder, Parts.from_dict(manifest["parts"]))
+
+
 def _split(tree: Any, name: str, arrays: Arrays) -> Any:
     """Replace arrays by their numbers, mark types that JSON lacks, and refuse what cannot be saved."""
     if hasattr(tree, "detach") and hasattr(tree, "numpy"):
         return {_TENSOR: _split(tree.detach().cpu().numpy(), name, arrays)}
+    if isinstance(tree, InParts):
+        return {_ARRAY: tree.name}
     if isinstance(tree, np.ndarray):
         key = str(len(arrays))
         arrays[key] = np.ascontiguousarray(tree).reshape(tree.shape)

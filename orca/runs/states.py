@@ -55,6 +55,28 @@ def save(setup: Setup, learned: Learned, path: str) -> str:
     return path
 
 
+def deliver(setup: Setup, learned: Learned) -> None:
+    """Give the framework what was learned, for objects of the user that should have it."""
+    if learned.state is not None:
+        setup.backend.framework.learned(setup.spec, learned.state)
+
+
+def save_tf_checkpoint(setup: Setup, learned: Learned, path: str) -> str:
+    """Write the variables as a checkpoint of TensorFlow."""
+    return setup.backend.framework.write_checkpoint(fitted_state(learned), check_path("path", path))
+
+
+def load_tf_checkpoint(setup: Setup, learned: Learned, path: str) -> Learned:
+    """Return the variables of a checkpoint of TensorFlow."""
+    state = setup.backend.framework.read_checkpoint(setup.spec, check_path("path", path))
+    return learned.with_state(state, position=None)
+
+
+def session_of(setup: Setup, learned: Learned) -> Any:
+    """Return the session of a TensorFlow graph."""
+    return setup.backend.framework.session(setup.spec, learned.state, learned.seed)
+
+
 def save_weights(setup: Setup, learned: Learned, path: str) -> str:
     """Write the weights alone."""
     path, state = check_path("path", path), fitted_state(learned)
@@ -157,6 +179,9 @@ def export(setup: Setup, learned: Learned, kind: str, path: str, example: Tree |
     if example is None and learned.example is not None:
         example = blank(learned.example)
     framework = setup.backend.framework
+    written = framework.export_state(setup.spec, learned.state, learned.seed, kind, path)
+    if written is not None:
+        return written
     if example is None and not framework.inference_only:
         raise NotFittedError("export needs the form of the inputs: give example= (a few rows), or fit first.")
     return framework.export(model_of(setup, learned), kind, path, example)

@@ -35,6 +35,7 @@ from orca.core.arguments import (
     wrong,
 )
 from orca.errors import ArgumentError, DataError
+from orca.launch.resources import Resources
 from orca.metrics import Metric
 from orca.shards.columns import Columns
 from orca.shards.tree import Tree
@@ -99,6 +100,8 @@ class Setup:
     batch_size: int = 32
     callbacks: tuple[Callback, ...] = ()
     """Callbacks that the spec asks for, such as its learning rate scheduler."""
+    per_worker: Resources = field(default_factory=Resources)
+    """The resources of each worker."""
 
     @classmethod
     def create(
@@ -111,11 +114,14 @@ class Setup:
         model_dir: str | None = None,
         epochs: int = 1,
         batch_size: int = 32,
+        resources_per_worker: Mapping[str, float] | None = None,
+        use_gpu: bool = False,
     ) -> Setup:
         """Check the values that users pass to a constructor."""
         count = check_count("workers", workers)
+        per_worker = Resources.create(resources_per_worker, use_gpu)
         backend.check(spec, count)
-        return cls(
+        setup = cls(
             backend,
             spec,
             count,
@@ -124,7 +130,18 @@ class Setup:
             check_count("epochs", epochs),
             check_count("batch_size", batch_size),
             tuple(backend.framework.own_callbacks(spec)),
+            per_worker,
         )
+        if per_worker.gpus and (setup.servers or not backend.traits.gpus):
+            cause = "with servers" if backend.traits.gpus else f"of {backend.framework.name}"
+            argument = "use_gpu=True" if use_gpu else f"resources_per_worker={shown(resources_per_worker)}"
+            raise ArgumentError(f"{argument}: backend={backend.name!r} {cause} computes on the CPU, and needs no GPU.")
+        return setup
+
+    @property
+    def resources(self) -> Resources:
+        """The resources of each rank that is not a server; it may run several workers."""
+        return self.per_worker.times(max(1, self.workers // self.topology.ranks))
 
     @property
     def topology(self) -> Topology:
@@ -291,6 +308,8 @@ class Recovery:
     trigger: Any = None
     resume: bool | str = False
     max_failures: int = 0
+    min_workers: int | None = None
+    """The smallest number of workers to continue with after a failure; None for all workers."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -298,6 +317,7 @@ class Recovery:
             trigger=lambda _, value: as_trigger(value),
             resume=_resume,
             max_failures=_least_0,
+            min_workers=optional(check_count),
         )
 
 
