@@ -35,6 +35,7 @@ class AdapterCase:
         read: ``read(predicted)`` returns what `predict` gives for the data as a pandas DataFrame; for data without
             named columns, as an array. By default ``to_pandas()`` or ``toPandas()``.
         named: Whether the rows have named columns.
+        streams: Whether the rows come one after another, so that training uses them in their own order.
         kind: The class of what `predict` returns; by default that of the data.
         model: The model to train; by default one without a framework.
     """
@@ -43,6 +44,7 @@ class AdapterCase:
     make: Callable[[Any], Any]
     read: Callable[[Any], Any] | None = None
     named: bool = True
+    streams: bool = False
     kind: type | None = None
     model: BackendCase = LINEAR_CASE
 
@@ -108,12 +110,13 @@ def head(case: AdapterCase, context: Context) -> None:
 
 
 def fit(case: AdapterCase, context: Context) -> None:
-    """Training uses the same rows in the same order as from arrays, and frees what it stored."""
+    """Training uses the same rows in the same order as from arrays, or a stream's own, and frees what it stored."""
     est = case.model.make(2, seed=SEED)
     before = look()
     history = est.fit(case.make(case.frame()), epochs=2, batch_size=16, **case.columns)
     assert history["rows"] == [ROWS] * 2, f"trained on {history['rows']} rows of {ROWS}"
-    same_weights(case.model.learned(est), case.model.expected(ROWS, 2, 16), case.model, "after fit")
+    expected = case.model.expected(ROWS, 2, 16, shuffle=not case.streams)
+    same_weights(case.model.learned(est), expected, case.model, "after fit")
     kept = [name for name in look().minus(before).get("files", ()) if "/" in name]
     assert not kept, f"fit left shards behind: {kept}"
 

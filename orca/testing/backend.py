@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from orca.testing import failing, predicting, refusing, resuming, training
+from orca.testing import elastic, failing, predicting, refusing, resuming, training
 from orca.testing.cases import BackendCase
 from orca.testing.report import Check, Result, chosen, perform, require
 
@@ -23,6 +23,7 @@ BACKEND_CHECKS: dict[str, Check] = {
         *training.CHECKS,
         *predicting.CHECKS,
         *resuming.CHECKS,
+        *elastic.CHECKS,
         *failing.CHECKS,
     )
 }

@@ -91,6 +91,11 @@ class BackendCase:
         return not self.lockstep
 
     @property
+    def fixed_size(self) -> bool:
+        """Whether the number of workers cannot change during a run."""
+        return not (self.lockstep and self.processes)
+
+    @property
     def most(self) -> int:
         """The largest number of workers."""
         return max(self.workers)

@@ -180,10 +180,10 @@ def _started(kind: str, runtime: str) -> Iterator[Context]:
         with init_orca_context(runtime=runtime, master=f"local-cluster[{WORKERS + 1},1,1024]") as context:
             yield context
     elif kind == "network cut":
-        from orca.testing.hosts import await_nodes, two_hosts
+        from orca.testing.host_clusters import await_slots, ray_on_two_hosts
 
-        with two_hosts() as address, init_orca_context(runtime=runtime, address=address) as context:
-            await_nodes()
+        with ray_on_two_hosts() as address, init_orca_context(runtime=runtime, address=address) as context:
+            await_slots(2)
             yield context
     else:
         with init_orca_context(runtime=runtime, cores=SLOTS) as context:

@@ -126,11 +126,11 @@ class Scene:
 
     def strike_idle(self) -> None:
         """Cause the fault while no call runs."""
+        pids = local_pids(self.est, self.context)
         self.moment = time.time()
         if self.kind.by_driver:
-            self.undo = INJECTORS[self.kind.name](0)
+            self.undo = INJECTORS[self.kind.name](pids[-1] if pids else 0)
             return
-        pids = local_pids(self.est, self.context)
         if not pids:
             raise NotApplicable("the runtime has no ranks between calls")
         os.kill(pids[-1], {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[self.kind.act])
@@ -231,9 +231,10 @@ def _goes_on(scene: Scene, before: Leftovers) -> None:
     near(predicted, scene.case.compute(scene.est, scene.x), "the next predictions", rtol=1e-4, atol=1e-5)
     scene.check_checkpoints()
     if scene.kind.name.startswith("zygote"):
-        # Ranks whose parent was killed are no longer below this process.
+        # Ranks whose parent was killed are no longer below this process. Those of all gangs end here: the next cell
+        # would use them, and take the process that forks new ones for something left behind.
         pids = local_pids(scene.est, scene.context)
-        scene.est.shutdown()
+        scene.context.stop_gangs()
         _left(scene, {"ranks": remaining} if (remaining := still_there(pids, [])) else {}, "after shutdown")
     end = time.monotonic() + 5
     while (grown := look().grown(before)) and time.monotonic() < end:

@@ -136,10 +136,9 @@ def _kill_above(names: Iterable[str]) -> Callable[[int], Undo]:
 
 def cut_link(pid: int) -> Undo:
     """Cut the link to the other host."""
-    from orca.testing import hosts
+    from orca.testing import host_clusters
 
-    hosts.cut()
-    return hosts.reconnect
+    return host_clusters.cut_link()
 
 
 INJECTORS: dict[str, Callable[[int], Undo]] = {
@@ -153,4 +152,5 @@ INJECTORS: dict[str, Callable[[int], Undo]] = {
     "executor killed": _kill_above(("java",)),
     "network cut": cut_link,
 }
-"""By the name of the fault: receives the process that waits at the moment, or 0; returns a function that undoes it."""
+"""By the name of the fault: receives the process that waits at the moment, or an idle rank's, or 0; returns a function
+that undoes it."""

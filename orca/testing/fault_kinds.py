@@ -124,7 +124,7 @@ FAULTS: dict[str, FaultKind] = {
             "raylet killed",
             "SIGKILL of the Ray node of a rank",
             "wait",
-            _all(EITHER, ("data", "fit", "evaluate", "predict", "checkpoint")),
+            _all(EITHER, ("data", "fit", "evaluate", "predict", "checkpoint"), idle=SUCCESS),
             ("ray",),
             "only Ray has raylets",
             by_driver=True,

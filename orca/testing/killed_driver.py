@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from orca.backends.parts import Parts
 from orca.testing.comparing import same_state
 from orca.testing.linear import LINEAR, LinearSpec
 from orca.triggers import SeveralIteration
@@ -136,11 +137,11 @@ def _train(folder: str) -> None:
 
     save, writes = saved_states.save, 0
 
-    def marked(path: str, facts: dict[str, Any], state: Any) -> None:
+    def marked(path: str, facts: dict[str, Any], state: Any, parts: Parts | None = None) -> None:
         nonlocal writes
         writes += 1
         Path(folder, f"begun-{writes}").touch()
-        save(path, facts, state)
+        save(path, facts, state, parts)
         Path(folder, f"ended-{writes}").touch()
 
     saved_states.save = marked
