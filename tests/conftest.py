@@ -109,7 +109,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests by runtime, so that each starts rarely; tests that start threads come last."""
-    last = ("openvino", "accelerator", "keras")
+    last = ("openvino", "accelerator", "graph", "tfpark", "keras")
 
     def place(item: pytest.Item) -> tuple[int, int]:
         # Once OpenVINO or TensorFlow has run in this process it has threads, which do not survive a fork.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 
 import keras
@@ -119,18 +118,3 @@ def test_rules_of_several_outputs():
     assert set(rules) <= {"0", "1", "side", "total"}
     assert all(rules[str(number)] == rules[name] for number, name in enumerate(("side", "total")) if name in rules)
     assert label_rules(model("mse")) == {}
-
-
-def test_an_endless_generator_is_read_as_far_as_the_steps_need(local: Context):
-    read = itertools.count()
-
-    def rows():
-        for number in itertools.count():
-            next(read)
-            yield X[number % ROWS], Y[number % ROWS]
-
-    signature = (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((), tf.int64))
-    dataset = tf.data.Dataset.from_generator(rows, output_signature=signature)
-    history = Estimator.from_keras(model=model()).fit(dataset, batch_size=8, steps_per_epoch=5)
-    assert history["rows"] == [40]
-    assert next(read) < 200

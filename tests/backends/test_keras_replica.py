@@ -10,6 +10,7 @@ import pytest
 
 from orca.backends.base import StepOptions
 from orca.backends.keras.callbacks import adapt
+from orca.backends.keras.engine import GraphFunction
 from orca.backends.keras.packing import pack
 from orca.backends.keras.reducers import MeshReducer
 from orca.backends.keras.replica import KerasReplica
@@ -194,3 +195,22 @@ def test_only_running_statistics_are_averaged_at_the_end_of_an_epoch():
     replica = KerasReplica(model, reducer)
     replica.settle()
     assert reducer.sent == [(5,), (5,)]
+
+
+def test_a_graph_function_follows_structure_dtype_and_shape_and_traces_once_for_each():
+    tensor, traces = keras.ops.convert_to_tensor, []
+
+    def step(data, scale):
+        traces.append(1)
+        # The parts by name, and those by position in the reverse order.
+        first, second = (data["a"], data["b"]) if isinstance(data, dict) else (data[1], data[0])
+        return {"value": (first - second) * keras.ops.cast(scale, first.dtype)}
+
+    run = GraphFunction(step, compiled=False)
+    for dtype, rows in [("f4", 4), ("f4", 4), ("i4", 4), ("f4", 3), ("f4", 4), ("f4", 2)] * 2:
+        for kind in (dict, list, tuple):
+            a, b = np.arange(rows, dtype=dtype), np.ones(rows, dtype)
+            parts = {"b": tensor(b), "a": tensor(a)} if kind is dict else kind([tensor(b), tensor(a)])
+            np.testing.assert_array_equal(run(parts, tensor(np.float32(2)))["value"], (a - b) * 2)
+    # Of each structure: one graph for integers, one for the first number of rows, one for any number.
+    assert len(traces) <= 9

@@ -76,5 +76,6 @@ def test_snippet_with_creators(local: Context):
     df = pd.DataFrame({"image": list((images / 255.0).astype("f4"))})
     predictions = est.predict(data=df, feature_cols=["image"])
 
-    assert stats["rows"] == [40]
+    # Five steps of up to 32 rows, fit's own batch_size: the pipeline begins again where it ends.
+    assert stats["rows"] == [32 + 8 + 32 + 8 + 32]
     assert len(predictions) == 40

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from orca import WorkerError, XShards
 from orca.backends.torch.group import have_gpus
@@ -117,6 +118,45 @@ def test_layers_frozen_and_unfrozen_by_a_callback_train_as_in_one_process(local:
     for one in (est, single):
         one.fit(x, y, epochs=3, batch_size=16, callbacks=[Unfreeze()])
     close(est, single.get_model())
+
+
+class Alternating(nn.Module):
+    """Uses one of its layers in every second training step only, starting with the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.other, self.calls = nn.Linear(6, 2), nn.Linear(6, 2), 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return self.body(x) + (self.other(x) if self.calls % 2 else 0)
+
+
+def test_parameters_used_in_some_steps_only_train_as_in_one_process(local: Context):
+    x, y = make_data(64)
+    momentum = {"optimizer": lambda model, config: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)}
+    est, single = (estimator(model=lambda config: Alternating(), workers=n, **momentum) for n in (3, 1))
+    for one in (est, single):
+        one.fit(x, y, epochs=2, batch_size=16)
+    close(est, single.get_model())
+
+
+class Twice(nn.Module):
+    """Checkpoints the activations of a shared layer so that its gradient arrives in two parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared = nn.Linear(6, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = checkpoint(self.shared, x if x.shape[1] == 2 else self.first(x), use_reentrant=True)
+        return x
+
+
+def test_gradients_that_arrive_in_two_parts_are_refused(local: Context):
+    with pytest.raises(WorkerError, match="gradient twice in one backward pass.*use_reentrant=False"):
+        estimator(model=lambda config: Twice()).fit(*make_data(32), batch_size=16)
 
 
 class Late(nn.Module):
@@ -277,15 +317,6 @@ def test_early_stopping_is_reset_in_a_second_fit(local: Context):
     est.set_params(config__lr=30.0)
     history = est.fit(x, y, epochs=6, batch_size=16, callbacks=[stop])
     assert stop.best == min(history["loss"]) != first
-
-
-def test_data_creators_keep_the_shards_they_return(local: Context):
-    x, y = make_data(40)
-    shards = XShards.partition({"x": x, "y": y}, num_shards=2)
-    est = estimator()
-    est.fit(lambda config, batch_size: shards, batch_size=8)
-    est.fit(lambda config, batch_size: shards, batch_size=8)
-    assert len(shards.collect()) == 2
 
 
 def test_sharding_supports_models_with_tied_weights(local: Context):

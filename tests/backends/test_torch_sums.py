@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 
 from orca import Estimator
 from orca.backends.torch import sums
+from orca.backends.torch.buckets import Buckets
 from orca.context import Context
 from orca.errors import WorkerError
 
@@ -19,7 +22,8 @@ def part(rank: int, size: int) -> torch.Tensor:
     return torch.from_numpy((rng.standard_normal(size) * 10.0 ** rng.integers(-3, 4, size)).astype("f4"))
 
 
-def summed(rank_context, sizes, wire):
+@contextmanager
+def process_group(rank_context):
     import torch.distributed as dist
 
     place = rank_context.place
@@ -32,6 +36,13 @@ def summed(rank_context, sizes, wire):
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world)
     try:
+        yield place
+    finally:
+        dist.destroy_process_group()
+
+
+def summed(rank_context, sizes, wire):
+    with process_group(rank_context) as place:
         results = []
         for size in sizes:
             flat = part(place.rank, size)
@@ -40,8 +51,6 @@ def summed(rank_context, sizes, wire):
             sums.all_gather(gathered, part(place.rank, size))
             results.append((flat.numpy(), gathered.numpy()))
         return results
-    finally:
-        dist.destroy_process_group()
 
 
 SIZES = [1, 7, 1000, 200_001]
@@ -71,6 +80,57 @@ def test_bfloat16_messages_give_all_ranks_the_same_sum(local: Context, world: in
             np.testing.assert_array_less(
                 np.abs(total - parts.sum(dim=0).numpy()), 0.02 * parts.abs().sum(dim=0).numpy() + 1e-6
             )
+
+
+def parameters() -> list[nn.Parameter]:
+    """Return parameters of two types and of several layouts; the last one makes a message of its own."""
+    shapes = {(3, 5): torch.float32, (4, 3, 2, 2): torch.float32, (): torch.float64, (7,): torch.float64}
+    values = [torch.zeros(shape, dtype=dtype) for shape, dtype in {**shapes, (1500, 1500): torch.float32}.items()]
+    values[1] = values[1].contiguous(memory_format=torch.channels_last)
+    values.append(torch.zeros(5, 4).t())
+    return [nn.Parameter(value) for value in values]
+
+
+def gradient(rank: int, number: int, value: nn.Parameter) -> torch.Tensor | None:
+    """Return a rank's gradient: no rank has one for parameter 0, and only rank 1 for parameter 3."""
+    if number == 0 or (number == 3 and rank != 1):
+        return None
+    return part(10 * number + rank, value.numel()).to(value.dtype).view(value.shape)
+
+
+def averaged(rank_context, wire):
+    with process_group(rank_context) as place:
+        values = parameters()
+        buckets = Buckets(values, place.world, wire)
+        buckets.watch()
+        for _ in range(2):  # the second step reuses the buffers of the first
+            for value in values:
+                value.grad = None
+            gradients = [gradient(place.rank, number, value) for number, value in enumerate(values)]
+            used = [(value, grad) for value, grad in zip(values, gradients, strict=True) if grad is not None]
+            with buckets:
+                sum((value * grad).sum().double() for value, grad in used).backward()
+            buckets.finish()
+        strides = [value.grad is None or value.grad.stride() == value.stride() for value in values]
+        return [None if value.grad is None else value.grad.numpy().copy() for value in values], all(strides)
+
+
+@pytest.mark.parametrize(("world", "wire"), [(2, None), (3, None), (3, torch.bfloat16)])
+def test_buckets_average_gradients_of_any_type_and_layout(local: Context, world: int, wire):
+    results = local.gang(world).call(averaged, wire)
+    for number, value in enumerate(parameters()):
+        parts = [gradient(rank, number, value) for rank in range(world)]
+        present = [grad.double() for grad in parts if grad is not None]
+        for own, same_strides in results:
+            assert same_strides
+            if not present:
+                assert own[number] is None
+                continue
+            np.testing.assert_array_equal(own[number], results[0][0][number])
+            total, size = sum(present).numpy(), sum(grad.abs() for grad in present).numpy()
+            tolerance = (0.02 if wire else 1e-6) * size + 1e-6
+            assert own[number].dtype == value.detach().numpy().dtype
+            assert (np.abs(own[number] * world - total) <= tolerance).all()
 
 
 class Words(nn.Module):

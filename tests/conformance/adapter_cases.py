@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -35,6 +36,26 @@ class Rows(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         return torch.from_numpy(self.x[index]), self.y[index]
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """A data set whose rows come one after another."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.x, self.y = pair(frame)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return iter(zip(self.x, self.y, strict=True))
+
+
+class Plain:
+    """The same without a framework."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.rows = Stream(frame)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return iter(self.rows)
 
 
 def loader(frame: pd.DataFrame) -> torch.utils.data.DataLoader:
@@ -79,6 +100,8 @@ LOCAL = [
     AdapterCase("DuckDB relation", lambda frame: duckdb.from_arrow(table(frame)), lambda relation: relation.df()),
     AdapterCase("torch Dataset", Rows, named=False),
     AdapterCase("torch DataLoader", loader, named=False),
+    AdapterCase("torch IterableDataset", Stream, named=False, streams=True),
+    AdapterCase("iterable", Plain, named=False, streams=True),
     AdapterCase("data creator", creator, named=False),
     AdapterCase("records", records, lambda predicted: pd.DataFrame(predicted.rows)),
 ]

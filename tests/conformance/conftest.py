@@ -23,6 +23,8 @@ from orca.testing import (
     table,
 )
 from orca.testing.fault_matrix import perform_fault
+from orca.testing.host_clusters import Driver, RayHosts, SparkHosts, await_slots
+from orca.testing.hosts import Hosts, unavailable
 from orca.testing.report import FAILED, PASSED, SKIPPED
 from tests.conformance.fault_cells import FaultCell, all_cells, sample_of
 from tests.conftest import SLOTS
@@ -33,6 +35,7 @@ FEWER_WORKERS = {"even_shards": (1, 3), "uneven_shards": (2,), "last_batch_of_on
 """Numbers of workers for frameworks that take long to build a model; for all other checks three."""
 FAST = ("exact_scores", "predict_arrays")
 """What the fast part of the suite runs of such frameworks, beside the smoke checks."""
+HOST_CLUSTERS = {"ray": RayHosts, "spark": SparkHosts}
 RESULTS = pytest.StashKey[list[Result]]()
 FAULT_RESULTS = pytest.StashKey[list[FaultResult]]()
 
@@ -123,6 +126,27 @@ def joined(runtime: str, request: pytest.FixtureRequest) -> Context:
     elif runtime == "spark":
         request.getfixturevalue("spark_session")
     return init_orca_context(runtime=runtime, cores=SLOTS)
+
+
+@dataclass
+class HostCluster:
+    """Two hosts, a cluster on them and a driver on the first."""
+
+    hosts: Hosts
+    started: RayHosts | SparkHosts
+    driver: Driver
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in HOST_CLUSTERS])
+def cluster(request: pytest.FixtureRequest) -> Iterator[HostCluster]:
+    """A cluster on two hosts, each in turn."""
+    if unavailable():
+        pytest.skip(unavailable())
+    with Hosts(2) as hosts:
+        started = HOST_CLUSTERS[request.param](hosts)
+        with Driver(hosts[0], started.options) as driver:
+            driver.run(await_slots, 2)
+            yield HostCluster(hosts, started, driver)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,7 +12,7 @@ def dataset(frame):
     return tf.data.Dataset.from_tensor_slices(pair(frame)).batch(7)
 
 
-ADAPTERS = {"local": [AdapterCase("tf.data Dataset", dataset, named=False)]}
+ADAPTERS = {"local": [AdapterCase("tf.data Dataset", dataset, named=False, streams=True)]}
 
 
 def test_adapter_conforms(cell, cell_context, perform):

@@ -101,7 +101,7 @@ def outputs(est: Estimator, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 PLAIN = [case("torch_distributed"), case("horovod"), case("parameter_server")]
 LAYOUTS = ["empty_shard", "short_last_batch", "last_batch_of_one"]
-RESUME = ["save_and_load", "resume_after_a_killed_rank", "resume_from_a_checkpoint"]
+RESUME = ["save_and_load", "resume_after_a_killed_rank", "resume_from_a_checkpoint", "fewer_workers"]
 WEIGHTED = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 3.0]))
 ASYNC = {"lockstep": False, "servers": True}
 VARIANTS = {
@@ -112,7 +112,7 @@ VARIANTS = {
     case("parameter_server", "async", mode="async", flags=ASYNC): [
         *LAYOUTS,
         *["exact_scores", "learns_asynchronously", "predict_arrays"],
-        *["raised_error", "killed_rank", "stopped_rank", "killed_server"],
+        *["raised_error", "killed_rank", "stopped_rank", "killed_server", "fixed_workers"],
     ],
     case("parameter_server", "async, 2 servers", mode="async", servers=2, staleness=1, flags=ASYNC): [
         *["learns_asynchronously", "exact_scores", "killed_server"],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 
 import pytest
 from torch import nn
@@ -37,3 +40,31 @@ def test_interrupting_fit_ends_the_ranks(local: Context):
     # Only the process that forks ranks remains, for the next fit.
     assert len(after.ranks - before.ranks) <= 1
     assert not after.files - before.files
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("runtime", ["spark"], indirect=True)
+def test_spark_answers_the_right_question_after_two_interrupts(context: Context):
+    java = context._jvm.java.lang
+
+    def interrupt_twice(delay: float, gap: float) -> None:
+        for seconds in (delay, gap):
+            time.sleep(seconds)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    kept = []  # the tracebacks live on, as in a notebook
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for number in range(20):
+            thread = threading.Thread(target=interrupt_twice, args=(0.05, (0.0005, 0.001, 0.002, 0.01)[number % 4]))
+            thread.start()
+            for call in (lambda: java.Thread.sleep(150), thread.join, thread.join):
+                try:
+                    call()
+                except KeyboardInterrupt as error:
+                    kept.append(error)
+            assert not thread.is_alive()
+            assert [java.Integer.parseInt(str(number + more)) - more for more in range(3)] == [number] * 3
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert kept

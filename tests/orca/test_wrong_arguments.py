@@ -80,6 +80,7 @@ TORCH = [
             **ROWS,
             "initial_epoch": extra(right="zero"),
             "max_failures": extra(right="zero"),
+            "min_workers": extra(5),
             "validation_data": extra(right="None, array"),
             "callbacks": extra([None], [5], ["no"], [type], right="None, empty list"),
             "class_weight": extra({"a": 1}, {None: 1}, {0: "x"}, {0: -1}, {0: float("nan")}, {0.5: 1}, {-1: 1}),
@@ -300,7 +301,8 @@ READERS = [
     writer("write_parquet"),
     writer("write_tfrecord"),
 ]  # fmt: skip
-ELSEWHERE = {"from_keras", "from_mxnet", "from_openvino", "quantize"} | {
+ELSEWHERE = {"from_keras", "from_mxnet", "from_openvino", "from_graph", "quantize"} | {
+    "save_tf_checkpoint", "load_tf_checkpoint",
     "explain", "shutdown", "get_model", "get_state_dict", "clear_gradient_clipping", "set_params",
 }  # fmt: skip
 """Methods of an estimator with tests beside those of their framework, and those without arguments of their own."""

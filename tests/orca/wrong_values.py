@@ -89,7 +89,12 @@ SHARED = {
     "metrics": extra([None], ["no"], {"mine": None}, [int], lambda a: 0.0, right="None, empty list, empty dict"),
     "seed": SEED,
     "model_dir": extra("s3://", right="text"),
-}
+    "resources_per_worker": extra(
+        {"CPU": 0}, {"CPU": 1.5}, {"CPU": True}, {"GPU": -1}, {"GPU": 0.5}, {"GPU": "1"}, {"gpu": 1}, {5: 1}, {"": 1},
+        {"npu": 0}, {"npu": 1.5}, {"npu": float("nan")}, {"npu": None}, {"memory": 1}, [("CPU", 1)],
+    ),
+    "use_gpu": extra("yes", 1),
+}  # fmt: skip
 """Arguments of all constructors."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
+import time
 
 import numpy as np
 import pandas as pd
@@ -12,16 +14,19 @@ import pytest
 import torch
 from torch import nn
 
-from orca import Estimator, WorkerError, XShards, init_orca_context
+from orca import Estimator, OrcaContext, WorkerError, XShards, init_orca_context
 from orca.context import Context
-from orca.errors import ColumnError, DataError
+from orca.errors import ArgumentError, ColumnError, DataError, NotPicklableError
 from orca.shards.adapters.base import Checks, Form
 from orca.shards.adapters.registry import adapt
 from orca.shards.adapters.torch_data import batches as torch_batches
 from orca.shards.columns import arrow_to_numpy, assemble
 from orca.shards.engines.spark_frames import first_rows
 from orca.shards.feed import Rows
-from orca.shards.on_rank import FetchedRows, SentSource
+from orca.shards.on_rank import FetchedRows, Reader, SentSource
+from orca.shards.streams import StreamRows
+
+NAMES = {"feature_cols": ["a", "b"], "label_cols": "label"}
 
 
 def columns():
@@ -40,10 +45,11 @@ def nested(array):
 
 def bring(rank_context, on_rank):
     handles = rank_context.sources["data"]
-    if on_rank:
-        rows = FetchedRows(handles[0].load(), seed=0)
+    rows = handles[0].load().open(Reader(0, 1, seed=0)) if on_rank else Rows(handles)
+    if isinstance(rows, StreamRows):
+        return next(iter(rows.pieces(1000, None)))
+    if isinstance(rows, FetchedRows):
         return next(iter(rows.pieces(0, len(rows), len(rows))))
-    rows = Rows(handles)
     return rows.slice(0, len(rows))
 
 
@@ -222,11 +228,12 @@ def test_torch_batch_samplers_of_another_kind_are_refused_for_training(local: Co
         arrays_of(loader, local)
 
 
-def test_data_creators_are_called_once_with_config_and_batch_size(local: Context, tmp_path):
-    calls = []
+def test_data_creators_are_called_once_by_every_rank(context: Context, tmp_path):
+    log = tmp_path / "log"
 
     def creator(config, batch_size):
-        calls.append((config, batch_size))
+        with log.open("a") as file:
+            file.write(f"{os.getpid()} {config} {batch_size}\n")
         return torch.utils.data.DataLoader(TinyRows(), batch_size=batch_size)
 
     est = Estimator.from_torch(
@@ -235,9 +242,71 @@ def test_data_creators_are_called_once_with_config_and_batch_size(local: Context
     )  # fmt: skip
     history = est.fit(creator, epochs=2, batch_size=4, validation_data=lambda: (np.ones((4, 3)), np.ones(4)))
     assert history["rows"] == [9, 9]
-    assert calls == [({"lr": 0.1}, 4)]
-    with pytest.raises(DataError, match=r"data creator given as data= returned a NoneType"):
-        est.fit(lambda config: None)
+    calls = [line.split(" ", 1) for line in log.read_text().splitlines()]
+    assert [arguments for _, arguments in calls] == ["{'lr': 0.1} 4"] * 2
+    assert len({str(os.getpid()), *(pid for pid, _ in calls)}) == 3, "each rank calls it, and the driver does not"
+
+
+def arrays_of_this_rank(arrays, folder):
+    """Return more rows on the rank that asks first."""
+    try:
+        (folder / "asked").mkdir()
+    except FileExistsError:
+        return arrays
+    return tuple(array[:6] for array in arrays)
+
+
+def test_data_creators_may_return_any_data_but_shards(local: Context, tmp_path):
+    frame = pd.DataFrame(columns() | {"image": list(columns()["image"])})
+    table = pa.Table.from_pandas(frame[["a", "b", "label"]])
+    arrays = frame[["a", "b"]].to_numpy("f4"), frame["label"].to_numpy()
+    results = []
+    for creator, names in ((lambda: arrays, {}), (lambda: frame, NAMES), (lambda: table, NAMES)):
+        est = Estimator.from_torch(
+            model=lambda config: nn.Linear(2, 2), optimizer=torch.optim.SGD, loss=nn.CrossEntropyLoss(),
+            config={"lr": 0.1}, workers=2, seed=0,
+        )  # fmt: skip
+        est.fit(creator, epochs=2, batch_size=4, **names)
+        results.append([est.evaluate(creator, **names)["loss"], est.evaluate(*arrays)["loss"]])
+        np.testing.assert_allclose(est.predict(lambda: arrays[0]), est.predict(arrays[0]), rtol=1e-6)
+    np.testing.assert_allclose(results, results[0][0], rtol=1e-6)
+    for creator, message in (
+        (lambda config: None, r"data creator given as data= returned a NoneType"),
+        (lambda config: arrays_of_this_rank(arrays, tmp_path), r"rows on rank 0 and .* on rank 1"),
+    ):
+        with pytest.raises(WorkerError, match=message):
+            est.fit(creator, batch_size=4)
+    shards = XShards.partition({"x": arrays[0], "y": arrays[1]}, 2)
+    with pytest.raises((WorkerError, NotPicklableError), match="shards|XShards"):
+        est.fit(lambda config: shards, batch_size=4)
+    with pytest.raises(ArgumentError, match=r"data= has the parameters \(a, b, c\)"):
+        est.fit(lambda a, b, c: arrays)
+
+
+def entered(log):
+    def creator(config):
+        with log.open("a") as file:
+            file.write("in ")
+        time.sleep(0.3)
+        with log.open("a") as file:
+            file.write("out ")
+        return np.zeros((8, 3), "f4"), np.zeros(8, "i8")
+
+    return creator
+
+
+def test_creators_run_one_at_a_time_if_asked(local: Context, tmp_path):
+    est = Estimator.from_torch(
+        model=lambda config: nn.Linear(3, 2), optimizer=torch.optim.SGD, loss=nn.CrossEntropyLoss(), workers=3
+    )
+    OrcaContext.serialize_data_creator = True
+    try:
+        est.fit(entered(tmp_path / "in turn"), batch_size=6)
+    finally:
+        OrcaContext.serialize_data_creator = False
+    est.fit(entered(tmp_path / "at once"), batch_size=6)
+    assert (tmp_path / "in turn").read_text() == "in out " * 3
+    assert (tmp_path / "at once").read_text().startswith("in in ")
 
 
 @pytest.mark.slow
