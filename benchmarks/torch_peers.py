@@ -1,4 +1,4 @@
-"""Peers for torch_backends.py: careful hand-written programs with DDP, Horovod, Ray Train or Spark alone.
+"""Peers for torch_backends.py and large_models.py: hand-written programs with DDP, Horovod, Ray Train or Spark alone.
 
 All train the same network on the same rows with the same steps. Imported by name in many processes, so it imports
 nothing heavy but torch.
@@ -6,10 +6,11 @@ nothing heavy but torch.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,14 @@ Timed = tuple[list[float], float]
 
 
 class Mlp(nn.Module):
-    """A small network, so that overhead is visible."""
+    """A network that is small unless it is given other widths, so that overhead is visible."""
 
-    def __init__(self) -> None:
+    def __init__(self, widths: Sequence[int] = (128, 64)) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(FEATURES, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, CLASSES)
-        )
+        layers: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise((FEATURES, *widths)):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.body = nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(x)
@@ -46,13 +48,14 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
 
 
-def index_batches(x: torch.Tensor, y: torch.Tensor, epoch: int, batch_size: int, rank: int) -> Iterator[Any]:
-    """Yield this rank's half of every batch of a shuffled epoch, indexed at once, without a DataLoader."""
+def index_batches(
+    x: torch.Tensor, y: torch.Tensor, epoch: int, batch_size: int, rank: int, world: int = WORLD
+) -> Iterator[Any]:
+    """Yield this rank's part of every batch of a shuffled epoch, indexed at once, without a DataLoader."""
     order = torch.from_numpy(np.random.default_rng([SEED, epoch]).permutation(len(x)))
     for start in range(0, len(x), batch_size):
         index = order[start : start + batch_size]
-        middle = (len(index) + 1) // 2
-        mine = index[:middle] if rank == 0 else index[middle:]
+        mine = index.tensor_split(world)[rank]
         yield x[mine], y[mine]
 
 
@@ -73,28 +76,44 @@ def train_epoch(model: Any, optimizer: Any, batches: Iterator[Any]) -> float:
 # Steady training on this machine -------------------------------------------------------------------------------------
 
 
-def timed_epochs(model: Any, optimizer: Any, folder: str, epochs: int, batch_size: int, rank: int, out: Any) -> None:
+def timed_epochs(
+    model: Any, optimizer: Any, folder: str, epochs: int, batch_size: int, rank: int, out: Any, world: int = WORLD
+) -> None:
     """Train on the arrays in a folder; rank 0 sends each epoch's seconds and the last loss."""
     x, y = (torch.from_numpy(np.load(f"{folder}/{name}.npy")) for name in "xy")
     seconds, loss = [], 0.0
     for epoch in range(epochs):
         start = time.perf_counter()
-        loss = train_epoch(model, optimizer, index_batches(x, y, epoch, batch_size, rank))
+        loss = train_epoch(model, optimizer, index_batches(x, y, epoch, batch_size, rank, world))
         seconds.append(time.perf_counter() - start)
     if rank == 0:
         out.put((seconds, loss))
 
 
-def ddp_rank(rank: int, port: int, folder: str, epochs: int, batch_size: int, threads: int, out: Any) -> None:
+def ddp_rank(
+    rank: int,
+    port: int,
+    folder: str,
+    epochs: int,
+    batch_size: int,
+    threads: int,
+    out: Any,
+    world: int = WORLD,
+    widths: Sequence[int] = (128, 64),
+    synchronized: bool = True,
+) -> None:
+    """Train with DDP, or without `synchronized` a model per rank, which shows what the cores can do."""
     import torch.distributed as dist
 
     torch.set_num_threads(threads)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     torch.manual_seed(SEED)
-    model = nn.parallel.DistributedDataParallel(Mlp())
-    timed_epochs(model, sgd(model), folder, epochs, batch_size, rank, out)
+    model: nn.Module = Mlp(widths)
+    if synchronized:
+        model = nn.parallel.DistributedDataParallel(model)
+    timed_epochs(model, sgd(model), folder, epochs, batch_size, rank, out, world)
     dist.destroy_process_group()
 
 
@@ -126,23 +145,32 @@ def horovod_rank(rank: int, port: int, folder: str, epochs: int, batch_size: int
 
 
 def _spawn(
-    target: Any, port: int, folder: str, epochs: int, batch_size: int, threads: int
+    target: Any, port: int, folder: str, epochs: int, batch_size: int, threads: int, *more: Any, world: int = WORLD
 ) -> tuple[list[float], float]:
-    """Run two ranks; return the rows/s of each epoch and the last loss."""
+    """Run the ranks; return the rows/s of each epoch and the last loss."""
     import torch.multiprocessing as mp
 
     out = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(target, args=(port, folder, epochs, batch_size, threads, out), nprocs=WORLD)
+    mp.spawn(target, args=(port, folder, epochs, batch_size, threads, out, *more), nprocs=world)
     seconds, loss = out.get()
     rows = len(np.load(f"{folder}/y.npy", mmap_mode="r"))
     return [rows / spent for spent in seconds], loss
 
 
-def ddp_by_hand(folder: str, epochs: int, batch_size: int, threads: int) -> Timed:
+def ddp_by_hand(
+    folder: str,
+    epochs: int,
+    batch_size: int,
+    threads: int,
+    world: int = WORLD,
+    widths: Sequence[int] = (128, 64),
+    synchronized: bool = True,
+) -> Timed:
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return _spawn(ddp_rank, store.port, folder, epochs, batch_size, threads)
+    more = (world, widths, synchronized)
+    return _spawn(ddp_rank, store.port, folder, epochs, batch_size, threads, *more, world=world)
 
 
 def horovod_by_hand(folder: str, epochs: int, batch_size: int, threads: int) -> Timed:
