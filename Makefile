@@ -23,10 +23,7 @@ test:  ## create the full environment, then check style, types, documentation an
 	@$(PYTHON) tools/environment.py full
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory docs ARGS=
-	@echo "==> pytest"
-	@$(BIN)/python -m pytest $(ARGS)
-	@echo "==> pytest, MXNet"
-	@$(BIN)/python -m pytest --mxnet $(ARGS) || test $$? -eq 5  # 5: ARGS selected no MXNet test
+	@$(PYTHON) tools/run_tests.py $(ARGS)
 
 test-matrix: $(BIN)/pytest  ## every conformance check and every fault, for every backend on every runtime, as tables
 	@echo "==> pytest, every backend on every runtime"

@@ -96,24 +96,42 @@ def stop_everything() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--mxnet", action="store_true", help="run only the tests of MXNet")
+    parser.addoption("--part", choices=("core", "tensorflow", "mxnet"), help="run one part of the suite")
+    parser.addoption("--mxnet", action="store_const", const="mxnet", dest="part", help="the same as --part mxnet")
     parser.addoption("--matrix", action="store_true", help="run every conformance check on every backend and runtime")
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+THREADED = ("openvino", "accelerator", "graph", "tfpark", "keras")
+"""Words in the names of files whose tests start threads in this process, in the order in which they run."""
+
+
+def part_of(name: str) -> str:
+    """Return the part of the suite that a file belongs to."""
     # MXNet stops and restarts its threads at every fork, so its tests run in a process without the others.
-    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
-        return None
-    return True if ("mxnet" in collection_path.name) != config.getoption("--mxnet") else None
+    if "mxnet" in name:
+        return "mxnet"
+    return "tensorflow" if any(word in name for word in THREADED) else "core"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def is_chosen(path: Path, config: pytest.Config) -> bool:
+    """Return whether a file belongs to the part that runs: the chosen one, or by default all but MXNet's."""
+    part, chosen = part_of(path.name), config.getoption("--part")
+    return part == chosen if chosen else part != "mxnet"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_test = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    return True if is_test and not is_chosen(collection_path, config) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Group the tests by runtime, so that each starts rarely; tests that start threads come last."""
-    last = ("openvino", "accelerator", "graph", "tfpark", "keras")
+    # pytest collects files that are named on the command line, whatever is to be ignored.
+    items[:] = [item for item in items if is_chosen(item.path, config)]
 
     def place(item: pytest.Item) -> tuple[int, int]:
         # Once OpenVINO or TensorFlow has run in this process it has threads, which do not survive a fork.
-        threads = max((last.index(word) + 1 for word in last if word in item.path.name), default=0)
+        threads = max((place + 1 for place, word in enumerate(THREADED) if word in item.path.name), default=0)
         runtime = 2 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("ray") else 0
         return threads, runtime
 
