@@ -6,14 +6,10 @@ which array is where, so that any number of ranks can read them again.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,10 +68,12 @@ def write_part(path: str, name: str, arrays: Arrays) -> str:
 
 def read_parts(folder: Folder, parts: Parts) -> Arrays:
     """Return the whole arrays; raise if a part is missing, or is not what was written."""
+    from safetensors import safe_open
+
     arrays = {name: np.empty(array["shape"], array["dtype"]) for name, array in parts.arrays.items()}
     left = {name: array.size for name, array in arrays.items()}
     for file, checksum in parts.files.items():
-        with _opened(folder, file, checksum) as slices:
+        with folder.verified(file, checksum) as path, safe_open(path, "np") as slices:
             for name, array in parts.arrays.items():
                 for _, key, offsets in (entry for entry in array["slices"] if entry[0] == file):
                     piece = slices.get_tensor(key)
@@ -88,24 +86,6 @@ def read_parts(folder: Folder, parts: Parts) -> Arrays:
     if incomplete:
         raise ValueError(f"the slices do not cover {incomplete[0]!r}")
     return arrays
-
-
-@contextmanager
-def _opened(folder: Folder, name: str, checksum: str) -> Iterator[Any]:
-    """Open a part whose checksum is right."""
-    from safetensors import safe_open
-
-    with contextlib.ExitStack() as stack:
-        if folder.is_local:
-            path = Path(folder.place(name))
-            file = stack.enter_context(folder.open(name))
-        else:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "part"
-            folder.files.get_file(folder.place(name), str(path))
-            file = stack.enter_context(open(path, "rb"))
-        if hashlib.file_digest(file, "sha256").hexdigest() != checksum:
-            raise ValueError(f"the checksum of {name!r} does not match")
-        yield stack.enter_context(safe_open(str(path), "np"))
 
 
 @dataclass(frozen=True)

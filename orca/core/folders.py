@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
+import tempfile
 import time
+from collections.abc import Iterator
 from io import BufferedReader
 
 from orca.errors import DataError
@@ -48,6 +51,21 @@ class Folder:
             os.close(descriptor)
             raise DataError(f"path={self.path!r} is damaged: {name!r} is not a regular file.")
         return os.fdopen(descriptor, "rb")
+
+    @contextlib.contextmanager
+    def verified(self, name: str, checksum: str | None) -> Iterator[str]:
+        """Provide the path of a file, or of a local copy of it, if its SHA-256 is right; None accepts any content."""
+        with contextlib.ExitStack() as stack:
+            if self.is_local:
+                path = self.place(name)
+                file = stack.enter_context(self.open(name))
+            else:
+                path = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "copy")
+                self.files.get_file(self.place(name), path)
+                file = stack.enter_context(open(path, "rb"))
+            if checksum is not None and hashlib.file_digest(file, "sha256").hexdigest() != checksum:
+                raise DataError(f"path={self.path!r} is damaged: the checksum of {name!r} does not match.")
+            yield path
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file; on a local disk it has reached the disk when this returns."""

@@ -6,11 +6,9 @@ then the old state is the saved one, whatever interrupts the writing. Only files
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -189,21 +187,9 @@ def _manifest(folder: Folder) -> dict[str, Any]:
 def _read_arrays(folder: Folder, manifest: dict[str, Any]) -> Arrays:
     from safetensors.numpy import load_file
 
-    name = manifest["arrays"]
-    with contextlib.ExitStack() as stack:
-        if folder.is_local:
-            path = Path(folder.place(name))
-            file = stack.enter_context(folder.open(name))
-        else:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "arrays"
-            folder.files.get_file(folder.place(name), str(path))
-            file = stack.enter_context(open(path, "rb"))
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        if "sha256" in manifest and manifest["sha256"] != checksum:
-            raise DataError(f"path={folder.path!r} is damaged: the checksum of {name!r} does not match.")
-        with _naming(folder):
-            arrays: Arrays = load_file(str(path))
-            return arrays
+    with folder.verified(manifest["arrays"], manifest.get("sha256")) as path, _naming(folder):
+        arrays: Arrays = load_file(path)
+        return arrays
 
 
 def _read_parts(folder: Folder, manifest: dict[str, Any]) -> Arrays:
