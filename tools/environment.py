@@ -10,9 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+from browser import ensure_chromium
 from build_horovod import ensure_horovod
 from java import ensure_java
 from network import ensure_iproute2
+from postgres import ensure_postgres
 from steps import CONSTRAINTS, PYTHON, ROOT, VENV, StepFailed, exit_on_failure, pinned, pip_install, run, say
 
 MINIMUM_PYTHON = (3, 11)
@@ -93,6 +95,8 @@ def ensure(kind: str) -> None:
     if kind == "full":
         ensure_java()  # Before the slow steps; and every time, as Java is not part of .venv.
         ensure_iproute2()
+        ensure_postgres()
+        ensure_chromium()
     if ready:
         return
     STAMP.unlink(missing_ok=True)
