@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 State: TypeAlias = dict[str, Any]
@@ -22,6 +22,9 @@ class ReplicaLike(Protocol):
 
     def load_state(self, state: State) -> None:
         """Restore a state returned by `state`."""
+
+    def total(self, values: Sequence[float]) -> list[float] | None:
+        """Sum numbers over all ranks; None if ranks do not run in lockstep, or cannot."""
 
 
 class Run:
@@ -47,10 +50,14 @@ class Run:
         self.batches = 0
         """Steps in an epoch."""
         self.loss: float | None = None
-        """This rank's loss in the last step; the exact loss over all ranks is in `record`."""
+        """This rank's loss in the last step; `step_loss` returns that over all ranks, `record` has the epoch's."""
+        self.loss_parts: tuple[float, float] = (0.0, 0.0)
+        """This rank's summed loss in the last step and its divisor."""
         self.record: dict[str, Any] = {}
         """The record of the epoch that just ended, identical on every rank. Values added on rank 0 appear in the
         History."""
+        self.scores: dict[str, float] = {}
+        """The results of the last validation within an epoch, identical on every rank."""
         self.validates = False
         """Whether this run has validation data."""
         self.resumed = False
@@ -82,6 +89,16 @@ class Run:
     def learning_rate(self) -> float | None:
         """The current learning rate, or None if the optimizer has none."""
         return self._replica.learning_rate()
+
+    def step_loss(self) -> float | None:
+        """Return the loss of the last step over all ranks. Call it on all ranks at the same point.
+
+        This rank's own loss where ranks do not run in lockstep; None if there is none.
+        """
+        parts = self._replica.total(self.loss_parts)
+        if parts is None:
+            return self.loss
+        return parts[0] / parts[1] if parts[1] else None
 
     def stop(self, reason: str = "requested by a callback") -> None:
         """End the run after this step or epoch, on all ranks together.

@@ -23,6 +23,14 @@ class Logger:
             values: One array over the steps per name: {"loss": array, "lr": array}.
         """
 
+    def scores(self, step: int, values: dict[str, Any]) -> None:
+        """Called after a validation within an epoch.
+
+        Args:
+            step: Number of the step after which it ran.
+            values: Its results, named as in an epoch's record: {"val_loss": …}.
+        """
+
     def epoch(self, record: dict[str, Any]) -> None:
         """Called when an epoch has ended.
 

@@ -59,6 +59,10 @@ class TensorBoard(Logger):
         self._per_step.update(values)
         self._write("train", [(step, numbers_of(numbers)) for step, numbers in by_step(first, values)])
 
+    def scores(self, step: int, values: dict[str, Any]) -> None:
+        named = {name.removeprefix("val_"): value for name, value in numbers_of(values).items()}
+        self._write("validation", [(step, named)])
+
     def epoch(self, record: dict[str, Any]) -> None:
         step = int(record["epoch"] if record.get("step") is None else record["step"])
         train: dict[str, float] = {}
