@@ -161,11 +161,13 @@ class LargestClass(NamedTuple):
 
     value: int
     row: int
+    lowest: int = 0
+    """The number of the first class."""
 
     def check(self, count: int, name: str = "y of the data") -> None:
         """Raise if a model with this many classes does not have this one."""
-        if self.value >= count:
-            raise _no_such_class(name, self.value, self.row, count)
+        if self.value >= count + self.lowest:
+            raise _no_such_class(name, self.value, self.row, count, self.lowest)
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,8 @@ class LabelRules:
     """How many classes the model has, as far as that is known; holds for labels with one class per row."""
     ignore: int | None = None
     """The class number that the loss leaves out."""
+    lowest: int = 0
+    """The number of the first class."""
     probabilities: bool = False
     """Whether labels are expected to be from 0 to 1."""
     strict: bool = False
@@ -209,12 +213,12 @@ class LabelRules:
             return None
         row, index = first_where(labels == labels.max(), first_row)
         value = int(labels[index])
-        return None if value == self.ignore else LargestClass(value, row)
+        return None if value == self.ignore else LargestClass(value, row, self.lowest)
 
     def _check_classes(self, labels: Array, name: str, first_row: int) -> None:
         single = labels.size == len(labels)
         if labels.dtype.kind == "f":
-            if not single:
+            if not single and not self.lowest:
                 return  # probabilities of all classes
             with np.errstate(invalid="ignore"):
                 whole = (labels == np.floor(labels)) & np.isfinite(labels)
@@ -224,20 +228,29 @@ class LabelRules:
                     f"{name} has {labels[index]} in row {row}; {self.loss} expects class numbers, which are whole. "
                     "Round them, or use a loss for regression."
                 )
-        if labels.dtype.kind != "u" and labels.min() < 0:
-            wrong = (labels < 0) if self.ignore is None else (labels < 0) & (labels != self.ignore)
+        lowest = self.lowest
+        if labels.min() < lowest:
+            wrong = (labels < lowest) if self.ignore is None else (labels < lowest) & (labels != self.ignore)
             if wrong.any():
                 row, index = first_where(wrong, first_row)
-                ignored = f", or {self.ignore} for a row to ignore" if self.ignore is not None else ""
-                raise DataError(
-                    f"{name} has the class {int(labels[index])} in row {row}; {self.loss} expects class numbers from "
-                    f"0 on{ignored}."
-                )
-        if self.count is not None and single and labels.max() >= self.count:
-            wrong = (labels >= self.count) if self.ignore is None else (labels >= self.count) & (labels != self.ignore)
+                raise self._too_small(name, int(labels[index]), row)
+        if self.count is not None and single and labels.max() >= self.count + lowest:
+            wrong = labels >= self.count + lowest
+            if self.ignore is not None:
+                wrong &= labels != self.ignore
             if wrong.any():
                 row, index = first_where(wrong, first_row)
-                raise _no_such_class(name, int(labels[index]), row, self.count, from_one=bool(labels.min() == 1))
+                from_one = not lowest and bool(labels.min() == 1)
+                raise _no_such_class(name, int(labels[index]), row, self.count, lowest, from_one)
+
+    def _too_small(self, name: str, value: int, row: int) -> DataError:
+        ignored = f", or {self.ignore} for a row to ignore" if self.ignore is not None else ""
+        if not self.lowest:
+            expected = f"{self.loss} expects class numbers from 0 on{ignored}."
+        else:
+            last = "on" if self.count is None else f"to {self.count + self.lowest - 1}"
+            expected = f"labels of {self.loss} count from {self.lowest}; expected {self.lowest} {last}{ignored}."
+        return DataError(f"{name} has the class {value} in row {row}; {expected}")
 
     def _outside(self, labels: Array, name: str, first_row: int) -> str:
         low, high = labels.min(), labels.max()
@@ -247,7 +260,12 @@ class LabelRules:
         return f"{name} has the label {labels[index]} in row {row}; {self.loss} expects labels from 0 to 1."
 
 
-def _no_such_class(name: str, value: int, row: int, count: int, from_one: bool = False) -> DataError:
+def _no_such_class(name: str, value: int, row: int, count: int, lowest: int = 0, from_one: bool = False) -> DataError:
+    if lowest:
+        return DataError(
+            f"{name} has the class {value} in row {row}; labels count from {lowest}; expected {lowest} to "
+            f"{count + lowest - 1}. Check the labels, or give the model's last layer more outputs."
+        )
     classes = f"{count} classes, 0 to {count - 1}" if count != 1 else "1 class, 0"
     advice = "Check the labels, or give the model's last layer more outputs."
     if from_one and value == count:

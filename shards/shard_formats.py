@@ -59,13 +59,16 @@ def to_arrow(shard: Shard) -> Any:
     return pa.table({name: arrow_column(leaf) for name, leaf in leaves(tree)})
 
 
-def arrow_column(array: np.ndarray[Any, Any]) -> Any:
-    """Turn an array into an Arrow column: further axes become lists, without Python objects per row."""
+def arrow_column(array: np.ndarray[Any, Any], flat: Any = None) -> Any:
+    """Turn an array into an Arrow column: further axes become lists, without Python objects per row.
+
+    `flat` are its values as an Arrow array, if they are converted already.
+    """
     import pyarrow as pa
 
-    column = pa.array(np.ascontiguousarray(array).reshape(-1))
+    column = pa.array(np.ascontiguousarray(array).reshape(-1)) if flat is None else flat
     for axis in range(array.ndim - 1, 0, -1):
-        width = array.shape[axis]
-        offsets = np.arange(0, len(column) + 1, width or 1, dtype="i4")
+        count = int(np.prod(array.shape[:axis]))
+        offsets = np.arange(count + 1, dtype="i4") * np.int32(array.shape[axis])
         column = pa.ListArray.from_arrays(pa.array(offsets), column)
     return column

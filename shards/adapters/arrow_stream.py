@@ -112,10 +112,10 @@ class ArrowStreamAdapter(Adapter):
     def _table(self) -> Any:
         import pyarrow as pa
 
-        return _without_views(pa.Table.from_batches(self._batches(), self._open().schema))
+        return without_views(pa.Table.from_batches(self._batches(), self._open().schema))
 
 
-def _without_views(table: Any) -> Any:
+def without_views(table: Any) -> Any:
     """Return a table whose text and binary columns have the layouts that every engine can move."""
     import pyarrow as pa
 

@@ -19,6 +19,7 @@ _SPECIFIC = (
     "frames:FrameAdapter",
     "frames:TableAdapter",
     "spark:SparkAdapter",
+    "rdd:RDDAdapter",
     "ray:RayAdapter",
     "torch_data:TorchAdapter",
     "tf_data:TensorFlowAdapter",

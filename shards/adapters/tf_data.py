@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from orca.errors import DataError
@@ -24,6 +25,7 @@ _KEEP = ("prefetch", "options", "repeat", "take", "skip", "cache", "shuffle", "f
 
 
 _UNKNOWN_CARDINALITY = -2
+_END = object()
 
 
 class TensorFlowAdapter(BatchesAdapter):
@@ -37,23 +39,26 @@ class TensorFlowAdapter(BatchesAdapter):
 
     def __init__(self, data: Any) -> None:
         super().__init__(data)
-        # A dataset of a generator, or behind a filter, does not know its length.
-        self.ends = int(data.cardinality()) != _UNKNOWN_CARDINALITY
+        _check_eager(data)
+        with _eager():
+            # A dataset of a generator, or behind a filter, does not know its length.
+            self.ends = int(data.cardinality()) != _UNKNOWN_CARDINALITY
 
     def batches(self, rows: int | None = None) -> Iterator[Any]:
         return batches(self.data, rows)
 
     def source(self, form: Form) -> TensorFlowStream:
         weight_refused(self.data, form)
-        if is_endless(self.data) and form.most_rows is None:
-            raise DataError(NEVER_ENDS)
-        graph, problem = _graph(self.data)
-        if graph is None:
-            raise DataError(
-                f"{form.argument}= is a tf.data.Dataset that {problem}, so it cannot be sent to the workers. Give a "
-                "function fn(config, batch_size) that returns it: every worker calls the function."
-            )
-        return self._stream(graph, form)
+        with _eager():
+            if is_endless(self.data) and form.most_rows is None:
+                raise DataError(NEVER_ENDS)
+            graph, problem = _graph(self.data)
+            if graph is not None:
+                return self._stream(graph, form)
+        raise DataError(
+            f"{form.argument}= is a tf.data.Dataset that {problem}, so it cannot be sent to the workers. Give a "
+            "function fn(config, batch_size) that returns it: every worker calls the function."
+        )
 
     def created(self, creator: Callable[[], Any], form: Form) -> Source:
         weight_refused(self.data, form)
@@ -84,6 +89,23 @@ class TensorFlowAdapter(BatchesAdapter):
         return True
 
 
+def _eager() -> AbstractContextManager[None]:
+    """Return a context with eager execution, also within a graph that the user's program builds."""
+    from tensorflow.python.eager import context
+
+    return context.eager_mode()  # type: ignore[no-any-return]
+
+
+def _check_eager(dataset: Any) -> None:
+    import tensorflow as tf
+
+    if tf.is_symbolic_tensor(dataset._variant_tensor):
+        raise DataError(
+            "The tf.data.Dataset was created while a graph was built, so it is part of that graph. Create it before "
+            "the first placeholder, after Estimator.from_graph, or outside of `with tf.Graph().as_default():`."
+        )
+
+
 def _graph(dataset: Any) -> tuple[bytes | None, str]:
     """Return the graph of a dataset that any process can run; else None and the reason."""
     try:
@@ -97,11 +119,18 @@ def _graph(dataset: Any) -> tuple[bytes | None, str]:
 
 def batches(dataset: Any, rows: int | None = None) -> Iterator[Any]:
     """Yield the dataset's rows as batches of arrays; a dataset that is batched already keeps its own batches."""
-    if is_endless(dataset):
-        raise DataError("The tf.data.Dataset never ends, as after repeat() without a number. Leave repeat() out.")
-    if not is_batched(dataset):
-        dataset = dataset.batch(min(FETCH_ROWS, rows or FETCH_ROWS))
-    yield from dataset.as_numpy_iterator()
+    with _eager():
+        if is_endless(dataset):
+            raise DataError("The tf.data.Dataset never ends, as after repeat() without a number. Leave repeat() out.")
+        if not is_batched(dataset):
+            dataset = dataset.batch(min(FETCH_ROWS, rows or FETCH_ROWS))
+        elements = dataset.as_numpy_iterator()
+    while True:
+        with _eager():
+            element = next(elements, _END)
+        if element is _END:
+            return
+        yield element
 
 
 def is_batched(dataset: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _PYTHON_OPS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
-_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "SSTableDataset", "CSVDataset")
+READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "SSTableDataset", "CSVDataset")
 """Beginnings of the names of operations that read files."""
 _EACH_FILE = ("FlatMapDataset", "InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelInterleaveDataset")
 _SEED_INPUTS = {
@@ -82,7 +82,7 @@ class Graph:
         operations after what it keeps in memory stay as they are: with a seed they would repeat themselves.
         """
         kept = self._before_cache() if number is None else None
-        for index, (scope, nodes, output) in enumerate(self._scopes()):
+        for index, (scope, nodes, output) in enumerate(self.scopes()):
             for place, node in enumerate(list(nodes)):
                 first = _SEED_INPUTS.get(node.op)
                 varies = number is not None and not _repeats(node)
@@ -107,7 +107,7 @@ class Graph:
         import tensorflow as tf
 
         counts = []
-        for node in self._reading_nodes():
+        for node in self.reading_nodes():
             files = type(self.proto).FromString(self.proto.SerializeToString())
             output = next(other for other in files.node if other.op == "_Retval")
             output.input[0] = node.input[0]
@@ -118,7 +118,7 @@ class Graph:
     def shard_files(self, world: int, rank: int) -> None:
         """Let the pipeline read every `world`-th file only, beginning with that of `rank`."""
         nodes = {node.name: node for node in self.proto.node}
-        for node in self._reading_nodes():
+        for node in self.reading_nodes():
             files = nodes[node.input[0]]
             shard = self.proto.node.add(name=f"orca/{node.name}/shard", op="ShardDataset", input=[files.name])
             for name, value in (("world", world), ("rank", rank)):
@@ -130,7 +130,7 @@ class Graph:
             shard.attr["require_non_empty"].b = False
             node.input[0] = shard.name
 
-    def _reading_nodes(self) -> list[Any]:
+    def reading_nodes(self) -> list[Any]:
         """Return the nodes that read each file of a list of files; of several in a row only the first."""
         functions = {function.signature.name: function for function in self.proto.library.function}
         reading = {
@@ -139,10 +139,10 @@ class Graph:
             if node.op.startswith(_EACH_FILE) and _reads(functions, [node.attr["f"].func.name])
         }
         return [
-            node for node in reading.values() if not any(name in reading for name in self._upstream([node.input[0]]))
+            node for node in reading.values() if not any(name in reading for name in self.upstream([node.input[0]]))
         ]
 
-    def _upstream(self, names: Iterable[str]) -> dict[str, Any]:
+    def upstream(self, names: Iterable[str]) -> dict[str, Any]:
         """Return these nodes and all that they depend on, by name."""
         nodes = {node.name: node for node in self.proto.node}
         pending, upstream = list(names), {}
@@ -156,10 +156,10 @@ class Graph:
     def _before_cache(self) -> set[str]:
         """Return the functions whose results are kept in memory."""
         caches = [node for node in self.proto.node if node.op.startswith("CacheDataset")]
-        before = self._upstream(name for node in caches for name in node.input)
-        return {name for name, _, _ in self._scopes(before.values()) if name}
+        before = self.upstream(name for node in caches for name in node.input)
+        return {name for name, _, _ in self.scopes(before.values()) if name}
 
-    def _scopes(self, first: Iterable[Any] | None = None) -> Iterator[tuple[str, Any, str]]:
+    def scopes(self, first: Iterable[Any] | None = None) -> Iterator[tuple[str, Any, str]]:
         """Yield the nodes of the graph and of each function: name, nodes, and what follows a node's name in inputs.
 
         Functions come in the order of their use: their names, and so their order in the graph, vary.
@@ -175,7 +175,7 @@ class Graph:
                 yield name, function.node_def, ":output:0"
 
     def _nodes(self) -> Iterator[Any]:
-        for _, nodes, _ in self._scopes():
+        for _, nodes, _ in self.scopes():
             yield from nodes
 
 
@@ -231,7 +231,7 @@ def _reads(functions: dict[str, Any], names: Iterable[str]) -> bool:
     """Whether one of some functions, or of those that they use, reads files."""
     for name in names:
         for node in functions[name].node_def if name in functions else ():
-            if node.op.startswith(_READERS):
+            if node.op.startswith(READERS):
                 return True
             if _reads(functions, _functions_of([node])):
                 return True

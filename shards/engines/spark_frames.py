@@ -120,6 +120,30 @@ def add_columns(
     return reporting(found.select(*others, *outputs))
 
 
+def map_tables(
+    frame: Any, inputs: Sequence[str], compute: Callable[[Iterator[Any]], Iterator[Any]], schema: Any
+) -> Any:
+    """Return a lazy frame of what `compute` makes of the Arrow tables of each partition, with any number of rows.
+
+    Spark sends only the input columns to Python. `schema` is the Arrow schema of the results.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    made = from_arrow_schema(schema)
+    expected = to_arrow_schema(made)
+    frame = _by_rows(frame)
+    columns, received = sent(frame, inputs)
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        with reported():
+            for result in compute(received(batch.columns) for batch in batches if batch.num_rows):
+                _keep_out_of_collections()
+                yield from result.cast(expected).to_batches()
+
+    numbered = [column.alias(str(number)) for number, column in enumerate(columns)]
+    return frame.select(numbered).mapInArrow(run, made)
+
+
 def _by_rows(frame: Any) -> Any:
     """The same frame; one with types of users, such as ML vectors, is read row by row.
 

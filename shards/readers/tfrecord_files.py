@@ -93,13 +93,14 @@ def _feature(name: str, dtype: Any, shape: Any) -> Feature:
     return kind, (int(shape),) if isinstance(shape, int) else tuple(int(side) for side in shape)
 
 
-def _tensorflow() -> Any:
+def tensorflow() -> Any:
+    """Return the module, or raise an error that says how to install it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        import tensorflow
+        import tensorflow as tf
     except ImportError as error:
         raise MissingPackageError("TFRecord files need TensorFlow. Run: pip install tensorflow-cpu") from error
-    return tensorflow
+    return tf
 
 
 def _read_group(files: list[File], features: dict[str, Feature] | None) -> Shard:
@@ -117,11 +118,11 @@ def _check_alike(dtypes: list[dict[str, str]], labels: list[str]) -> None:
 def _read_file(file: File, features: dict[str, Feature] | None) -> dict[str, np.ndarray[Any, Any]]:
     if file.size == 0:
         raise DataError(f"{file.label} is empty (0 bytes). Remove it, or leave it out of paths=.")
-    tf = _tensorflow()
+    tf = tensorflow()
     records = _records(tf, file)
     first = tf.train.Example.FromString(records[0]).features.feature
     if features is None:
-        features = {name: _inferred(first[name]) for name in sorted(first)}
+        features = {name: feature_of(first[name]) for name in sorted(first)}
     columns = {}
     for name, (dtype, shape) in features.items():
         if name not in first:
@@ -136,7 +137,7 @@ def _read_file(file: File, features: dict[str, Feature] | None) -> dict[str, np.
 def _records(tf: Any, file: File) -> list[bytes]:
     records: list[bytes] = []
     compression = "GZIP" if file.url.lower().endswith(".gz") else ""
-    with _here(file) as path:
+    with local_copy(file) as path:
         try:
             for raw in tf.data.TFRecordDataset(path, compression_type=compression).as_numpy_iterator():
                 records.append(raw)
@@ -155,7 +156,7 @@ def _records(tf: Any, file: File) -> list[bytes]:
 
 
 @contextmanager
-def _here(file: File) -> Iterator[str]:
+def local_copy(file: File) -> Iterator[str]:
     """Provide the file at a local path, because TensorFlow does not support fsspec."""
     if file.local:
         yield file.url
@@ -168,7 +169,8 @@ def _here(file: File) -> Iterator[str]:
         yield f"{folder}/records"
 
 
-def _inferred(entry: Any) -> Feature:
+def feature_of(entry: Any) -> Feature:
+    """Return the dtype and shape of a feature of a record."""
     kind = entry.WhichOneof("kind")
     length = len(getattr(entry, kind).value) if kind else 0
     dtype = {"int64_list": "int64", "float_list": "float32"}.get(kind, "bytes")
@@ -213,7 +215,7 @@ def _column(
 
 
 def _write(shard: Any, file: Any) -> None:
-    tf = _tensorflow()
+    tf = tensorflow()
     if kind_of(shard) == "frame":
         shard = {str(name): column.to_numpy() for name, column in shard.items()}
     elif kind_of(shard) == "table":

@@ -48,8 +48,8 @@ def _entry(shard: Any, name: str) -> Any:
     """Return one output, or a list of several."""
     if name in shard:
         return shard[name]
-    names = sorted(key for key in shard if str(key).startswith(f"{name}_"))
-    return [shard[key] for key in names]
+    names = [key for key in shard if str(key).startswith(f"{name}_")]
+    return [shard[key] for key in sorted(names, key=lambda key: int(key.rpartition("_")[2]))]
 
 
 def _unpacked(blob: bytes) -> Iterator[Any]:
