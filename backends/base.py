@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orca.backends.replica import Outcome, OwnMetrics, Replica, Seat, State, StepOptions, Tree
 from orca.callbacks import LRScheduler
+from orca.callbacks.rates import RateSchedule
 from orca.core.arguments import LARGEST
 from orca.errors import ArgumentError
 from orca.metrics import Metric, resolve
@@ -85,6 +86,8 @@ class FitCheck:
     """When checkpoints are written."""
     weighted: bool = False
     """Whether rows have weights, by sample_weight= or class_weight=."""
+    validation_trigger: Trigger | None = None
+    """When to validate, if not after epochs."""
 
 
 class Framework(ABC, Generic[SpecT]):
@@ -105,6 +108,8 @@ class Framework(ABC, Generic[SpecT]):
     """The largest seed that the framework accepts."""
     metrics_in_spec: bool = False
     """Whether metrics may be parts of the model, so that `spec` receives ``metrics`` too."""
+    callback_arguments: frozenset[str] = frozenset({"scheduler_creator", "scheduler_step"})
+    """Arguments that `own_callbacks` depends on; with another value of one the callbacks begin again."""
     class_axis: int = -1
     """The axis of an output that holds the classes, where its shape is ambiguous."""
 
@@ -250,9 +255,15 @@ class Backend(ABC, Generic[SpecT]):
         """Raise on the driver if the model cannot be trained in this way."""
         if self.topology(spec, fit.workers).lockstep:
             return
-        if fit.trigger is not None and not isinstance(fit.trigger, EveryEpoch):
+        for name, trigger in (("checkpoint", fit.trigger), ("validation", fit.validation_trigger)):
+            if trigger is not None and not isinstance(trigger, EveryEpoch):
+                raise ArgumentError(
+                    f"{name}_trigger={trigger!r}: asynchronous workers do not run in lockstep; use EveryEpoch()."
+                )
+        if any(isinstance(callback, RateSchedule) for callback in fit.callbacks):
             raise ArgumentError(
-                f"checkpoint_trigger={fit.trigger!r}: asynchronous workers do not run in lockstep; use EveryEpoch()."
+                "The optim method has a schedule or learningrate_decay: asynchronous workers do not run in lockstep; "
+                'use a constant learning rate, or mode="sync".'
             )
         if any(isinstance(callback, LRScheduler) and callback.per == "step" for callback in fit.callbacks):
             raise ArgumentError(

@@ -13,6 +13,8 @@ from orca.core.arguments import check_mapping, shown
 from orca.errors import ArgumentError, MissingPackageError, UnknownArgumentError, suggest
 
 GROUP = "orca.backends"
+_PACKAGES = {"graph": "tensorflow"}
+"""The package of a framework that is not called like its package."""
 
 
 def find(framework: str, name: str | None = None, argument: str = "backend") -> Backend[Any]:
@@ -59,7 +61,7 @@ def imported() -> tuple[str, ...]:
     """List the modules that ranks need imported before they fork, of every framework that this process has imported."""
     modules: dict[str, None] = {}
     for framework, places in _registered().items():
-        if framework in sys.modules:
+        if framework in sys.modules or _PACKAGES.get(framework) in sys.modules:
             for name in places:
                 traits = find(framework, name).traits
                 modules |= dict.fromkeys(traits.preload if traits.preload_shared else ())

@@ -150,6 +150,10 @@ class Replica(ABC):
         """Return whether the flag is set on some rank; None if ranks do not run in lockstep and cannot know."""
         return flag
 
+    def total(self, values: Sequence[float]) -> list[float] | None:
+        """Return the sums of numbers over all ranks; None if ranks do not run in lockstep, or cannot do that."""
+        return None
+
     def label_rules(self) -> Rules:
         """Return what the loss accepts as labels."""
         return {}

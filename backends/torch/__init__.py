@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from orca.backends.torch.backend import ServerBackend, TorchBackend
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orca.backends.torch.framework import TorchFramework
     from orca.backends.torch.spec import TorchSpec
     from orca.backends.torch.sync import Sync
     from orca.launch.rank import RankContext
@@ -45,8 +48,23 @@ def _parameter_server(context: RankContext, spec: TorchSpec, workers: int) -> Sy
     return ParameterServer(place.world, place.rank, options.get("compression"))
 
 
-torch_distributed = TorchBackend("torch_distributed", _data_parallel, ("sharded", "compression"))
-horovod = TorchBackend("horovod", _horovod, ("compression",))
-parameter_server = ServerBackend("parameter_server", _parameter_server, ("mode", "staleness", "servers", "compression"))
+def strategies(
+    framework: TorchFramework | None = None, preload: Sequence[str] = ()
+) -> tuple[TorchBackend, TorchBackend, TorchBackend]:
+    """Return the backends of a framework whose models are torch modules: torch_distributed, horovod, parameter_server.
 
-__all__ = ["TorchBackend", "horovod", "parameter_server", "torch_distributed"]
+    Args:
+        framework: The framework; by default torch itself.
+        preload: Further modules that ranks may find imported.
+    """
+    options = ("mode", "staleness", "servers", "compression")
+    return (
+        TorchBackend("torch_distributed", _data_parallel, ("sharded", "compression"), framework, preload),
+        TorchBackend("horovod", _horovod, ("compression",), framework, preload),
+        ServerBackend("parameter_server", _parameter_server, options, framework, preload),
+    )
+
+
+torch_distributed, horovod, parameter_server = strategies()
+
+__all__ = ["TorchBackend", "horovod", "parameter_server", "strategies", "torch_distributed"]

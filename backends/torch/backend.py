@@ -33,9 +33,14 @@ class TorchBackend(Backend[TorchSpec]):
 
     framework = TorchFramework()
 
-    def __init__(self, name: str, join: Join, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, join: Join, options: Sequence[str] = (), framework: TorchFramework | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.name = name
-        self.traits = Traits(_PRELOAD, options=tuple(options))
+        if framework is not None:
+            self.framework = framework
+        self.traits = Traits((*_PRELOAD, *preload), options=tuple(options))
         self._join = join
 
     def check(self, spec: TorchSpec, workers: int) -> None:
@@ -51,8 +56,10 @@ class TorchBackend(Backend[TorchSpec]):
         required = ("optimizer",) if spec.train_step is not None else ("optimizer", "loss")
         missing = [name for name in required if getattr(spec, name) is None]
         if missing:
-            raise ArgumentError(f"fit needs {' and '.join(f'{name}=' for name in missing)} in from_torch.")
+            needed = " and ".join(f"{name}=" for name in missing)
+            raise ArgumentError(f"fit needs {needed} in from_{self.framework.name}.")
         super().check_fit(spec, fit)
+        spec.check_training()
         if spec.train_step is not None:
             if fit.options.accumulate != 1:
                 raise ArgumentError("accumulate= is not for train_step=, which does its own backward passes.")
@@ -125,14 +132,7 @@ class ServerBackend(TorchBackend):
             check_count("staleness", options["staleness"], least=0)
         if "servers" in options:
             check_count("servers", options["servers"])
-        if spec.train_step is not None:
-            raise ArgumentError(
-                'train_step= brings its own optimizer steps: use backend="torch_distributed" or "horovod".'
-            )
-        from orca.backends.torch.server_sync import check_optimizer
-
-        if isinstance(spec.optimizer, torch.optim.Optimizer | type):
-            check_optimizer(spec.optimizer)
+        spec.check_slices(workers)
 
     def notes(self, spec: TorchSpec) -> Sequence[str]:
         lines = list(super().notes(spec))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from orca.backends.base import StepOptions
-from orca.backends.torch.sync import Sync
+from orca.backends.torch.sync import Sync, penalize
 from orca.errors import ArgumentError, suggest
 
 
@@ -59,6 +59,7 @@ class Step:
         (loss * (self._share * self._sync.world)).backward(retain_graph=retain_graph)
         # A parameter that no rank uses keeps grad=None, as in a single process.
         values = self._sync.average_gradients(values)
+        penalize(chosen)
         if self._options.on_gradients is not None:
             self._options.on_gradients()
         if self._options.clip_value is not None:

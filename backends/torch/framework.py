@@ -27,7 +27,7 @@ class TorchFramework(Framework[TorchSpec]):
     """Modules of torch."""
 
     name = "torch"
-    arguments = (
+    arguments: tuple[str, ...] = (
         "model",
         "optimizer",
         "loss",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from orca.backends.torch.tensors import tensor
+from orca.backends.torch.tensors import first_length, tensor
 from orca.errors import ArgumentError, DataError
 from orca.shards.checks import LabelRules, LargestClass, Rules
 
@@ -29,9 +29,34 @@ _ELEMENTWISE = (
 )
 
 
+class ExactLoss(nn.Module):  # type: ignore[misc]
+    """A loss that says how its value combines over ranks; a base for losses that are not torch's own."""
+
+    reduction: str = "mean"
+    """"mean", or "sum" for the sum over the rows of a step."""
+
+    def prepare(self, target: torch.Tensor) -> torch.Tensor:
+        """Return labels in the form that `forward` takes."""
+        return target
+
+    def row_weight(self, target: Any) -> torch.Tensor | None:
+        """Return the weight of each target in the mean; None if all rows count alike."""
+        return None
+
+    def is_uneven(self, labels: Any) -> bool:
+        """Return whether the mean over rows with these labels, an array, is a weighted one."""
+        return False
+
+    def label_rules(self, classes: int | None) -> Rules:
+        """Return what the loss accepts as labels of a model with a number of classes, if that is known."""
+        return {}
+
+
 def label_rules(loss: Any, classes: int | None = None) -> Rules:
     """Return what a loss accepts as labels of a model with a number of classes, if that is known."""
     name = type(loss).__name__
+    if isinstance(loss, ExactLoss):
+        return loss.label_rules(classes)
     if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
         if classes is None and loss.weight is not None:
             classes = len(loss.weight)
@@ -42,30 +67,37 @@ def label_rules(loss: Any, classes: int | None = None) -> Rules:
 
 
 class Loss:
-    """Computes the mean loss over rows, and the weights that combine the means of several ranks exactly."""
+    """Computes the loss over rows, and the weights that combine the values of several ranks exactly."""
 
     def __init__(self, loss: Any, dtype: torch.dtype, device: torch.device) -> None:
         self.own = loss
         self._loss = loss.to(device) if isinstance(loss, nn.Module) else loss
         self._dtype, self._device = dtype, device
-        self._by_class = isinstance(loss, nn.NLLLoss | nn.CrossEntropyLoss) and loss.reduction == "mean"
+        self._by_class = isinstance(loss, nn.NLLLoss | nn.CrossEntropyLoss)
+        self._exact = loss if isinstance(loss, ExactLoss) else None
         self._uneven = self._by_class and (loss.weight is not None or loss.ignore_index != -100)
+        self.sums = isinstance(loss, nn.Module) and getattr(loss, "reduction", "mean") == "sum"
+        """Whether the loss is the sum over the rows, and not their mean."""
         self._per_row: Any = None
         self.largest: LargestClass | None = None
         """The largest class of this rank's labels, to be compared with the model's output."""
 
     def ignores(self, labels: Any) -> bool:
-        """Whether some label is the loss's `ignore_index`, so that its mean is not the mean over all rows."""
+        """Whether the loss ignores or weights some of these labels, so that its mean is not the mean over all rows."""
+        if self._exact is not None:
+            return labels is not None and self._exact.is_uneven(labels)
         if not self._by_class or labels is None or isinstance(labels, dict | list | tuple):
             return False
         return bool((np.asarray(labels) == self._loss.ignore_index).any())
 
     def expect_ignored(self) -> None:
-        """Expect ignored labels, because some rank has them."""
+        """Expect ignored or weighted labels, because some rank has them."""
         self._uneven = True
 
     def target(self, array: Any) -> torch.Tensor:
         target = tensor(array)
+        if self._exact is not None:
+            return self._exact.prepare(target.to(self._device))
         if self._by_class and target.ndim == 1:
             target = target.to(torch.int64)  # class numbers, whatever dtype they are stored in
         elif target.is_floating_point() or isinstance(self._loss, _ELEMENTWISE):
@@ -79,6 +111,13 @@ class Loss:
 
         With `exact`, inspect these targets even if no rank expects ignored labels.
         """
+        if self.sums:
+            return None
+        if self._exact is not None:
+            own = self._exact.row_weight(target) if self._uneven or exact else None
+            if own is None:
+                return torch.tensor(float(first_length(target)), device=self._device) if self._uneven else None
+            return own.sum()
         if weights is None and not (self._uneven or (exact and self._by_class)):
             return None
         if self._by_class and isinstance(target, torch.Tensor):
@@ -87,7 +126,7 @@ class Loss:
         return weights.sum() if weights is not None else torch.tensor(float(rows), device=self._device)
 
     def __call__(self, output: Any, target: Any, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the mean over the rows, weighted if there are weights."""
+        """Return the mean or sum over the rows, weighted if there are weights."""
         target = self._fitted(output, target)
         if weights is not None:
             return self._weighted(output, target, weights)
@@ -95,7 +134,7 @@ class Loss:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise DataError(
                 f"The loss returned {tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__}; "
-                'expected one number, the mean over the rows (reduction="mean").'
+                'expected one number, the mean over the rows (reduction="mean") or their sum ("sum").'
             )
         return loss
 
@@ -103,6 +142,8 @@ class Loss:
         if self._per_row is None:
             self._per_row = unreduced(self._loss)
         values = self._per_row(output, target)
+        if self.sums:
+            return (values * _beside(weights, values)).sum()
         if self._by_class and isinstance(target, torch.Tensor):
             own = self._class_weights(target)
             return (values * _beside(weights, values)).sum() / (own * _beside(weights, own)).sum()
@@ -131,10 +172,10 @@ class Loss:
                     f"{type(self._loss).__name__} needs the same number of values per row in both."
                 )
             return target.reshape(output.shape)
+        if self.largest is not None and output.ndim >= 2:
+            self.largest.check(output.shape[1])
+            self.largest = None
         if self._by_class and not target.is_floating_point() and output.ndim >= 2:
-            if self.largest is not None:
-                self.largest.check(output.shape[1])
-                self.largest = None
             expected = (output.shape[0], *output.shape[2:])
             if target.shape != expected and target.numel() == output.numel() // max(output.shape[1], 1):
                 return target.reshape(expected)  # (n, 1) labels, common for a table column
@@ -150,7 +191,7 @@ class Loss:
 
 def unreduced(loss: Any) -> Any:
     """Return the loss without reduction, one value per row; raise if it does not support that."""
-    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+    if isinstance(loss, nn.Module) and not isinstance(loss, ExactLoss) and hasattr(loss, "reduction"):
         twin = copy.deepcopy(loss)
         twin.reduction = "none"
         return twin

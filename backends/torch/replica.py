@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,11 +15,11 @@ from torch import nn
 
 from orca.backends.base import Outcome, Replica, Seat, State, StepOptions
 from orca.backends.parts import Parts
-from orca.backends.torch import batch_norm
+from orca.backends.torch import batch_norm, shares
 from orca.backends.torch.custom import Step
 from orca.backends.torch.losses import Loss, class_weights, label_rules
 from orca.backends.torch.state import to_plain, to_torch
-from orca.backends.torch.sync import Sync
+from orca.backends.torch.sync import Sync, penalize
 from orca.backends.torch.tensors import arrays, feature, first_length, float_type, tensor, tensors_of
 from orca.errors import DataError
 from orca.launch.base import Rank
@@ -135,6 +135,7 @@ class TorchReplica(Replica):
         uneven = counts[0] is not None
         # Without lockstep each rank's rows are a step of their own.
         total: Any = batch.total if sync.lockstep else rows * sync.world
+        sums = self._loss.sums
         if uneven:
             counts = [count if rows else torch.zeros_like(count) for count in counts]
             total = sync.total(torch.stack([count.reshape(()) for count in counts]).sum())
@@ -147,29 +148,46 @@ class TorchReplica(Replica):
         for number, ((x, y, w), count) in enumerate(zip(pieces, counts, strict=True)):
             with sync.piece(last=number == len(pieces) - 1):
                 batch_norm.use(sync, batch.filler)
+                self._set_shares(first_length(x) if rows else 0, total=batch.total)
                 with self._autocast():
                     output = self._call(sync.forward, x)
                     # The mean over no rows is NaN; a rank without rows only takes part.
                     loss = self._loss(output, y, w) if count else _nothing(output)
-                scale = count / total * sync.world if total else 0.0
+                scale = self._share(count, total) if total else 0.0
                 scale = scale * self._scale if self._scale is not None else scale
                 (loss if isinstance(scale, float) and scale == 1.0 else loss * scale).backward()
             loss_count += float(count)
-            loss_sum += loss.item() * float(count)
+            loss_sum += loss.item() * (1.0 if sums else float(count))
             if want_output and rows:
                 outputs.append(arrays(output))
+        shares.use()
         self._apply()
         if not want_output or not rows:
             return Outcome(loss_sum, loss_count)
         output = outputs[0] if len(outputs) == 1 else tree_map(lambda *parts: np.concatenate(parts), *outputs)
         return Outcome(loss_sum, loss_count, arrays(target), output)
 
+    def _set_shares(self, rows: int, total: int) -> None:
+        """Tell layers how to weight gradients that they add by themselves."""
+        world = self._sync.world if self._sync.lockstep else 1
+        scale = self._scale or 1.0
+        mean = rows / total * world if self._sync.lockstep else 1.0
+        shares.use(scale * world if rows else 0.0, scale * mean)
+
+    def _share(self, count: Any, total: Any) -> Any:
+        """Return what a piece's loss is multiplied by, so that the average over the ranks is the step's loss."""
+        assert self._loss is not None
+        if self._loss.sums:
+            return float(self._sync.world if self._sync.lockstep else 1)
+        return count / total * self._sync.world
+
     def _apply(self) -> None:
-        """Reduce the gradients, clip them and apply them."""
+        """Reduce the gradients, add penalties, clip them and apply them."""
         sync, options = self._sync, self._options
         sync.reduce()
         if self._scale is not None and not self._unscale(self._scale):
             return
+        penalize(sync.optimizer)
         if options.on_gradients is not None:
             sync.show_gradients()
             options.on_gradients()
@@ -243,7 +261,8 @@ class TorchReplica(Replica):
                 # Unlike in training, ranks need not count in the same way: inspect these rows.
                 exact = self._loss.count(target, rows, weights, exact=True)
                 count = float(rows if exact is None else exact)
-                total = float(self._loss(output, target, weights)) * count if count else 0.0
+                share = 1.0 if self._loss.sums else count
+                total = float(self._loss(output, target, weights)) * share if count else 0.0
         if not want_output:
             return Outcome(total, count)
         return Outcome(total, count, arrays(target), arrays(output))
@@ -318,6 +337,11 @@ class TorchReplica(Replica):
         if not self._sync.lockstep:
             return None
         return bool(self._sync.total(torch.tensor(float(flag))) > 0)
+
+    def total(self, values: Sequence[float]) -> list[float] | None:
+        if not self._sync.lockstep:
+            return None
+        return [float(value) for value in self._sync.total(torch.tensor(values, dtype=torch.float64))]
 
     def settle(self) -> None:
         self._sync.settle()

@@ -88,7 +88,7 @@ class TorchSpec:
                 loss = loss(self.config)
             elif names == []:
                 loss = loss()
-        _check_mean(loss)
+        _check_reduction(loss)
         return loss  # type: ignore[no-any-return]
 
     def known_loss(self) -> Any:
@@ -132,12 +132,30 @@ class TorchSpec:
             raise ArgumentError(f"scheduler_step={self.scheduler_step!r} needs a scheduler: give scheduler_creator=.")
         check_choice("precision", self.precision, ("fp32", "bf16", "fp16"))
         check_flag("sync_batchnorm", self.sync_batchnorm)
+        self.check_options()
+        if isinstance(self.optimizer, torch.optim.Optimizer):
+            self._check_bound()
+
+    def check_options(self) -> None:
+        """Raise if an option of the synchronization strategy has a wrong value."""
         if self.sync_options.get("compression") is not None:
             check_choice("compression", self.sync_options["compression"], ("fp16", "bf16"), also="None")
         if "sharded" in self.sync_options:
             check_flag("sharded", self.sync_options["sharded"])
-        if isinstance(self.optimizer, torch.optim.Optimizer):
-            self._check_bound()
+
+    def check_training(self) -> None:
+        """Raise if the model cannot be trained."""
+
+    def check_slices(self, workers: int) -> None:
+        """Raise if the parameters cannot be split into slices, each with its own owner."""
+        if self.train_step is not None:
+            raise ArgumentError(
+                'train_step= brings its own optimizer steps: use backend="torch_distributed" or "horovod".'
+            )
+        from orca.backends.torch.server_sync import check_optimizer
+
+        if isinstance(self.optimizer, torch.optim.Optimizer | type):
+            check_optimizer(self.optimizer)
 
     def _check_loss(self) -> None:
         """Raise if the loss, or what its class or creator returns, is not a function of outputs and targets."""
@@ -234,11 +252,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real | torch.Tensor) and not isinstance(value, bool)
 
 
-def _check_mean(loss: Any) -> None:
+def _check_reduction(loss: Any) -> None:
     reduction = getattr(loss, "reduction", "mean")
-    if isinstance(loss, nn.Module) and reduction != "mean":
+    if isinstance(loss, nn.Module) and reduction not in ("mean", "sum"):
         raise ArgumentError(
-            f'loss= has reduction={reduction!r}. Use reduction="mean": its value can be combined across workers.'
+            f'loss= has reduction={reduction!r}. Use reduction="mean" or "sum": such values can be combined across '
+            "workers."
         )
 
 

@@ -131,6 +131,23 @@ class Sync:
         return None
 
 
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def penalize(optimizer: torch.optim.Optimizer) -> None:
+    """Add to the gradients the penalties that parameter groups ask for with the options "l1" and "l2".
+
+    Each is the derivative of a penalty on weights, ``l1 * sign(w) + l2 * w``, which the reported loss does not include.
+    """
+    for group in optimizer.param_groups:
+        l1, l2 = group.get("l1", 0.0), group.get("l2", 0.0)
+        for value in group["params"] if l1 or l2 else ():
+            if value.grad is None:
+                continue
+            if l1:
+                value.grad.add_(value.sign(), alpha=l1)
+            if l2:
+                value.grad.add_(value, alpha=l2)
+
+
 def flat_average(tensors: list[torch.Tensor], world: int, reduce: Any) -> None:
     """Average many tensors with one message: `reduce` sums a flat tensor over the ranks in place."""
     for dtype in dict.fromkeys(value.dtype for value in tensors):

@@ -37,6 +37,15 @@ class EpochEnd:
 
 
 @dataclass(frozen=True)
+class Scores:
+    """The results of a validation within an epoch."""
+
+    epoch: int
+    step: int
+    values: Record
+
+
+@dataclass(frozen=True)
 class StepValues:
     """The values of an epoch's single steps, for loggers that want them."""
 

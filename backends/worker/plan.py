@@ -28,7 +28,10 @@ class FitPlan:
     """Steps of earlier fits."""
     max_steps: int | None = None
     validate: bool = False
-    validation_freq: int = 1
+    validation_freq: int | None = 1
+    """After how many epochs to validate; None for the last one only."""
+    validation_trigger: Trigger | None = None
+    """After which steps to validate."""
     validation_steps: int | None = None
     steps_per_epoch: int | None = None
     callbacks: Sequence[Callback] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 
 from orca.backends.parts import Parts, checkpoint_path
-from orca.backends.worker.events import Checkpoint, EpochEnd, EpochProgress, MoreWorkers, NotReached, StepValues
+from orca.backends.worker.events import Checkpoint, EpochEnd, EpochProgress, MoreWorkers, NotReached, Scores
 from orca.backends.worker.job import Job, keep_replica, replica_of
 from orca.backends.worker.labels import Largest, check_labels, check_part, largest_of
 from orca.backends.worker.not_finite import batch_not_finite, where_not_finite
@@ -24,6 +24,7 @@ from orca.backends.worker.plan import FitPlan, FitResult
 from orca.backends.worker.position import Position
 from orca.backends.worker.randomness import load_random_states, random_states, reseed
 from orca.backends.worker.scoring import score
+from orca.backends.worker.step_log import StepLog
 from orca.backends.worker.tally import Tally
 from orca.callbacks import BATCH_HOOKS, Callback, Run, overrides
 from orca.errors import DataError
@@ -88,7 +89,7 @@ class Training:
         # A custom step does not return outputs: metrics are then for validation only.
         self._metrics = job.metrics if self._replica.gives_outputs else ()
         self._tally = Tally(self._metrics, self._replica.own_metrics)
-        self._steps: list[tuple[float, float, float]] = []
+        self._steps = StepLog()
         self._reached: bool | None = None
         """Whether all ranks can write to the folder of checkpoints; None until it is needed."""
 
@@ -169,7 +170,7 @@ class Training:
         run.epoch, run.batch, run.record, run.loss = epoch + 1, first_batch, {}, None
         if not first_batch:
             self._reseed(epoch)
-            self._tally, self._steps = Tally(self._metrics, replica.own_metrics), []
+            self._tally, self._steps = Tally(self._metrics, replica.own_metrics), StepLog()
             if replica.own_metrics is not None:
                 replica.own_metrics.reset()
             self._hook("before_epoch")
@@ -189,9 +190,9 @@ class Training:
         done = rows - self._feed.rows_until(first_batch)
         record: dict[str, Any] = {"epoch": epoch + 1, **self._tally.merged(context)}
         last = epoch + 1 == plan.last_epoch or run.reason is not None or self._is_over()
-        if self._validation is not None and ((epoch + 1) % plan.validation_freq == 0 or last):
-            limits = plan.batch_size, self._job.metrics, "val_", plan.validation_steps
-            record |= score(context, replica, self._validation, *limits)
+        freq = plan.validation_freq
+        if self._validation is not None and (last or (freq is not None and (epoch + 1) % freq == 0)):
+            record |= self._score()
         rate = replica.learning_rate()
         if rate is not None:
             record["lr"] = rate
@@ -199,7 +200,7 @@ class Training:
         run.record = record
         self._hook("after_epoch")
         if plan.steps_wanted:
-            self._emit_steps(first_step)
+            self._steps.emit(context, first_step)
         if self._place.rank == 0:
             context.emit(EpochEnd(record, run.step))
         self._save()
@@ -226,8 +227,10 @@ class Training:
                 run.step += 1
                 self._count_batches()
                 if plan.steps_wanted:
-                    self._steps.append((outcome.loss_sum, outcome.loss_count, _number(replica.learning_rate())))
+                    self._steps.add(outcome, replica.learning_rate())
+                self._validate()
                 if after:
+                    run.loss_parts = outcome.loss_sum, outcome.loss_count
                     run.loss = outcome.loss_sum / outcome.loss_count if outcome.loss_count else None
                     self._call("after_batch")
                 now = time.monotonic()
@@ -243,6 +246,23 @@ class Training:
                     self._save()
                 if plan.trigger is not None and plan.trigger.after_step(run.step):
                     self._checkpoint(None, None)
+
+    def _score(self) -> dict[str, float]:
+        """Return the results on the validation rows, over all ranks."""
+        assert self._validation is not None
+        plan = self._plan
+        limits = plan.batch_size, self._job.metrics, "val_", plan.validation_steps
+        return score(self._context, self._replica, self._validation, *limits)
+
+    def _validate(self) -> None:
+        """Validate after a step, if that is due; not after the last step, where the epoch's validation does."""
+        run, trigger = self._run, self._plan.validation_trigger
+        last = run.batch == run.batches or self._is_over()
+        if trigger is None or self._validation is None or last or not trigger.after_step(run.step):
+            return
+        run.scores = self._score()
+        if self._place.rank == 0:
+            self._context.emit(Scores(run.epoch, run.step, run.scores))
 
     def _nan_error(self, batch: Batch) -> DataError:
         # Rows that are produced here are not kept: those of the step are all there is to look at.
@@ -357,7 +377,7 @@ class Training:
         run, plan = self._run, self._plan
         # An epoch that is complete needs nothing remembered of it.
         inside = run.batch > 0 and run.batch != run.batches
-        steps = np.array(self._steps, np.float64).reshape(-1, 3)
+        steps = self._steps.array()
         own = {"tally": self._tally.sums(), "steps": steps, **random_states(self._replica)} if inside else None
         return Position(
             epoch=run.epoch - 1 if inside else run.epoch,
@@ -424,14 +444,14 @@ class Training:
         mine = ranks[self._seat.rank or 0] if alike else None
         if mine is not None:
             self._resume_tally([mine["tally"]])
-            self._steps = [(float(a), float(b), float(c)) for a, b, c in mine["steps"]]
+            self._steps = StepLog(mine["steps"])
             load_random_states(self._replica, mine)
             return batch
         # Another number of ranks: the sums so far go on with one of them, random numbers start afresh.
         self._reseed(resume.epoch)
         parts = [part for part in ranks if part is not None] if self._place.rank == 0 else []
         self._resume_tally([part["tally"] for part in parts])
-        self._steps = _summed([part["steps"] for part in ranks if part is not None], counts=self._place.rank == 0)
+        self._steps = StepLog.summed([part["steps"] for part in ranks if part is not None], self._place.rank == 0)
         return batch
 
     def _resume_tally(self, sums: list[dict[str, Any]]) -> None:
@@ -452,19 +472,6 @@ class Training:
         progress = EpochProgress(self._run.epoch, feed.rows_until(self._run.batch), feed.count or None, loss)
         self._context.emit(progress)
 
-    def _emit_steps(self, first_step: int) -> None:
-        parts = self._context.allgather(np.array(self._steps, np.float64).reshape(-1, 3))
-        parts = [part for part in parts if len(part)]
-        if self._place.rank == 0 and parts:
-            # Workers that do not run in lockstep may have stopped at different steps.
-            longest = max(parts, key=len)
-            sums = np.zeros((len(longest), 2))
-            for part in parts:
-                sums[: len(part)] += part[:, :2]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                values = {"loss": sums[:, 0] / sums[:, 1], "lr": longest[:, 2]}
-            self._context.emit(StepValues(first_step + 1, values))
-
 
 def _with_first(batch: Batch, batches: Iterator[Batch]) -> Iterator[Batch]:
     """Yield a batch that was taken from a stream, then the rest of the stream."""
@@ -473,22 +480,9 @@ def _with_first(batch: Batch, batches: Iterator[Batch]) -> Iterator[Batch]:
         yield from batches
 
 
-def _summed(parts: Sequence[Any], counts: bool) -> list[tuple[float, float, float]]:
-    """Return the steps of several ranks as those of one; zeros if they count on another."""
-    if not parts:
-        return []
-    steps = np.array(parts[0], np.float64).reshape(-1, 3)
-    steps[:, :2] = np.sum([np.asarray(part)[:, :2] for part in parts], axis=0) if counts else 0
-    return [(float(a), float(b), float(c)) for a, b, c in steps]
-
-
 def _kind(callback: Callback) -> str:
     """Return the name of a callback's class, or of the class that it wraps."""
     return type(getattr(callback, "callback", callback)).__name__
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _packed(callback: Callback) -> bytes | None:
