@@ -43,6 +43,14 @@ class NotFittedError(OrcaError, ValueError, AttributeError):
     """The estimator has not been fitted or loaded yet."""
 
 
+class NotStoredError(ArgumentError, LookupError):
+    """A name, version or alias is not in the store."""
+
+
+class UntrustedError(OrcaError, PermissionError):
+    """Something in a store would run code, and the caller has not said that it is trusted."""
+
+
 class TransformError(OrcaError, RuntimeError):
     """A function failed on a shard; the message names the shard and the exception."""
 

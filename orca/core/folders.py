@@ -10,8 +10,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from io import BufferedReader
+from pathlib import Path
 
 from orca.errors import DataError
+
+
+def cache_folder(name: str) -> Path:
+    """Return a folder for files that can be recreated: below ORCA_CACHE_DIR, the user's cache or a temporary one."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orca"
+    folder = Path(os.environ.get("ORCA_CACHE_DIR") or base) / name
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    folder = Path(tempfile.gettempdir()) / f"orca-{name}-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 class Folder:

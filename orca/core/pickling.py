@@ -80,7 +80,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         for part in value.wrapped():
             yield "", part
     elif isinstance(value, FunctionType):
-        yield from _parts_of_function(value)
+        yield from parts_of_function(value)
     elif isinstance(value, MethodType):
         yield "'s object", value.__self__
     elif isinstance(value, functools.partial):
@@ -91,7 +91,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _parts_of_object(value)
 
 
-def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield what a function uses from outside of it."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -111,6 +111,8 @@ def _check(setup: Setup, request: FitRequest) -> _Checked:
             "checkpoint_trigger= has nowhere to write to: give model_dir= when creating the estimator, or "
             "max_failures= to fit, which keeps the last checkpoint in memory."
         )
+    if request.validation.trigger is not None and request.validation.data is None:
+        raise ArgumentError("validation_trigger= needs rows to validate on: give validation_data=.")
     if max_failures and trigger is None:
         trigger = EveryEpoch()
     options = StepOptions(
@@ -119,8 +121,9 @@ def _check(setup: Setup, request: FitRequest) -> _Checked:
         steps.accumulate,
         steps.class_weight,
     )
+    validates = request.validation.trigger
     weighted = request.rows.sample_weight is not None or steps.class_weight is not None
-    setup.backend.check_fit(setup.spec, FitCheck(setup.workers, options, callbacks, trigger, weighted))
+    setup.backend.check_fit(setup.spec, FitCheck(setup.workers, options, callbacks, trigger, weighted, validates))
     if preferences.tensorboard is not None:
         loggers = [*loggers, preferences.tensorboard]
     return _Checked(batch_size, epochs, max_failures, callbacks, loggers, trigger, options)
@@ -164,7 +167,8 @@ def _plan(setup: Setup, learned: Learned, request: FitRequest, checked: _Checked
         first_step=start.step,
         max_steps=length.max_steps,
         validate=validation.data is not None,
-        validation_freq=validation.freq,
+        validation_freq=validation.epochs,
+        validation_trigger=None if isinstance(validation.trigger, EveryEpoch) else validation.trigger,
         validation_steps=validation.steps,
         steps_per_epoch=length.steps_per_epoch,
         callbacks=checked.callbacks,

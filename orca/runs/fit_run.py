@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from orca.backends.base import State
-from orca.backends.worker.events import EpochEnd, EpochProgress, MoreWorkers, Record, StepValues
+from orca.backends.worker.events import EpochEnd, EpochProgress, MoreWorkers, Record, Scores, StepValues
 from orca.backends.worker.job import Job
 from orca.backends.worker.plan import FitPlan, FitResult
 from orca.backends.worker.position import Position
@@ -145,6 +145,9 @@ class FitRun:
             self._records[epoch] = event.record
             for logger in () if retrained else self._loggers:
                 logger.epoch({**event.record, "step": event.step})
+        elif isinstance(event, Scores):
+            for logger in () if event.epoch in self._records else self._loggers:
+                logger.scores(event.step, event.values)
         elif isinstance(event, StepValues):
             self._log_steps(event)
 

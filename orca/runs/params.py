@@ -75,7 +75,7 @@ def after_change(names: set[str], old: Setup, learned: Learned, new: Setup, fres
         kept = replace(kept, state={"model": learned.state["model"]}, position=None)
         if not _fits(new, kept):
             return new, fresh
-    if not {"scheduler_creator", "scheduler_step"} & names:
+    if not new.backend.framework.callback_arguments & names:
         new = replace(new, callbacks=old.callbacks)
     return new, kept
 

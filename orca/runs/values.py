@@ -39,7 +39,7 @@ from orca.launch.resources import Resources
 from orca.metrics import Metric
 from orca.shards.columns import Columns
 from orca.shards.tree import Tree
-from orca.triggers import as_trigger
+from orca.triggers import EveryEpoch, as_trigger
 
 if TYPE_CHECKING:
     from orca.loggers import TensorBoard
@@ -291,6 +291,7 @@ class Validation:
     data: Any = None
     freq: int = 1
     steps: int | None = None
+    trigger: Any = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -298,7 +299,15 @@ class Validation:
             data=named("validation_data", optional(check_data)),
             freq=named("validation_freq", check_count),
             steps=named("validation_steps", optional(check_count)),
+            trigger=lambda _, value: as_trigger(value, "validation_trigger"),
         )
+
+    @property
+    def epochs(self) -> int | None:
+        """After how many epochs to validate; None if the trigger names steps."""
+        if isinstance(self.trigger, EveryEpoch):
+            return self.trigger.interval
+        return self.freq if self.trigger is None else None
 
 
 @dataclass(frozen=True)
