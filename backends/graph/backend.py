@@ -11,7 +11,7 @@ from orca.backends.base import Backend, FitCheck, Replica, Traits
 from orca.backends.graph.framework import GraphFramework
 from orca.backends.graph.replica import GraphReplica
 from orca.backends.graph.spec import GraphSpec
-from orca.callbacks import LRScheduler, overrides
+from orca.callbacks import overrides
 from orca.core.arguments import check_choice
 from orca.core.machine import granted_threads
 from orca.errors import ArgumentError
@@ -46,19 +46,12 @@ class GraphBackend(Backend[GraphSpec]):
         _need("loss", spec.program.loss is not None, "a scalar tensor, the mean over the rows")
         _need("optimizer", spec.has_optimizer, "an optimizer such as tf.train.AdamOptimizer()")
         super().check_fit(spec, fit)
-        if fit.options.accumulate != 1:
-            raise ArgumentError("accumulate= is not supported for graphs: use a smaller batch_size.")
         if fit.weighted:
             raise ArgumentError(
                 "sample_weight= and class_weight= are not supported for graphs, whose loss is a tensor: feed the "
                 "weights as one more input or label, and use them in the loss."
             )
         for callback in fit.callbacks:
-            if isinstance(callback, LRScheduler):
-                raise ArgumentError(
-                    "LRScheduler is not supported for graphs, whose learning rate is part of the optimizer: give it "
-                    "tf.train.exponential_decay(rate, tf.train.get_or_create_global_step(), ...)."
-                )
             if overrides(callback, "on_gradients"):
                 raise ArgumentError(
                     f"{type(callback).__name__}.on_gradients: the steps of a graph do not show their gradients."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow.compat.v1 as v1
@@ -36,7 +36,7 @@ _KEPT = ("variables", "trainable_variables", "local_variables", "metric_variable
 """Collections that travel with the copy; the others may hold anything."""
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _WRITES = ("Assign", "ResourceScatter", "Scatter", "ResourceApply", "Apply")
-_VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "TemporaryVariable")
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "TemporaryVariable")
 _ROOT = "orca"
 
 
@@ -60,6 +60,7 @@ class Parts:
 def build(parts: Parts, optimizer: Any) -> Program:
     """Return the program of a graph."""
     copied = _copy(parts.graph)
+    plain = copied.as_graph_def()
     with copied.as_default(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of TensorFlow, that dense gradients of embeddings need memory
         applied = _applied(copied, parts, optimizer) if parts.loss is not None and optimizer is not None else None
@@ -67,12 +68,23 @@ def build(parts: Parts, optimizer: Any) -> Program:
         graph_def = copied.as_graph_def()
         targets = _targets(program)
         needed = ancestors(graph_def, targets)
-        _refuse_python(graph_def, needed)
+        refuse_python(graph_def, needed)
         _check_fed(program, needed)
         program = _with_variables(program, copied, graph_def, {node.name for node in needed})
+    program = replace(program, original=_original(program, plain))
     kept = part_of(graph_def, [*targets, *_variable_nodes(program), *program.tables])
     step = {node.name for node in ancestors(kept, targets)}
     return _with_random_states(program, kept, step)
+
+
+def _original(program: Program, graph_def: Any) -> bytes:
+    """Return the part of the user's graph that the outputs need, with its variables."""
+    outputs = [port.tensor for port in program.outputs]
+    reached = {node.name for node in ancestors(graph_def, outputs)}
+    used = replace(program, model=tuple(one for one in program.model if one.name in reached), optimizer=(), local=())
+    fed = [port.tensor for port in program.inputs] + [feed.tensor for feed in program.feeds]
+    targets = [*outputs, *fed, *_variable_nodes(used), *program.tables]
+    return bytes(part_of(graph_def, targets).SerializeToString(deterministic=True))
 
 
 def _copy(graph: Any) -> Any:
@@ -96,11 +108,18 @@ def _applied(graph: Any, parts: Parts, optimizer: Any) -> Applied:
     def here(element: Any) -> Any:
         return graph.as_graph_element(element.name)
 
-    updates = [here(update) for update in (*parts.graph.get_collection(v1.GraphKeys.UPDATE_OPS), *parts.updates)]
+    updates = [here(update) for update in _updates(parts)]
     first = [here(parts.loss), *updates]
     first += [here(metric) for metric in (parts.metrics or {}).values() if not isinstance(metric, list | tuple)]
     step = _global_step(parts.graph)
     return apply(here(parts.loss), optimizer, parts.graph, graph, first, None if step is None else step.op.name)
+
+
+def _updates(parts: Parts) -> list[Any]:
+    """Return the operations that run in each step: those that layers have collected, and the user's own."""
+    collected = parts.graph.get_collection(v1.GraphKeys.UPDATE_OPS)
+    operations = [update if isinstance(update, v1.Operation) else update.op for update in collected]
+    return list(dict.fromkeys([*operations, *parts.updates]))
 
 
 def _global_step(graph: Any) -> Any:
@@ -127,12 +146,14 @@ def _named(graph: Any, parts: Parts, applied: Applied | None) -> Program:
         parts.input_form,
         parts.output_form,
         parts.label_form,
-        None if parts.loss is None else parts.loss.name,
-        None if applied is None else applied.train,
-        () if applied is None else applied.gradients,
-        None if applied is None else _constant(graph, applied.rate),
-        metrics,
-        tuple(streams),
+        loss=None if parts.loss is None else parts.loss.name,
+        train=None if applied is None else applied.train,
+        gradients=() if applied is None else applied.gradients,
+        updates=() if applied is None else tuple(update.name for update in _updates(parts)),
+        rates={} if applied is None else applied.rates,
+        rate=None if applied is None else _constant(graph, next(iter(applied.rates.values()), None)),
+        metrics=metrics,
+        streams=tuple(streams),
         optimizer=() if applied is None else tuple(map(names_of, applied.slots)),
         statistics=() if applied is None else _written(graph.as_graph_def(), applied, parts),
         tables=tuple(tables),
@@ -153,11 +174,10 @@ def _targets(program: Program) -> list[str]:
     streams = [name for stream in program.streams for name in (stream.value, stream.update)]
     ports = [port.tensor for port in (*program.inputs, *program.outputs, *program.labels)]
     feeds = [feed.tensor for feed in program.feeds]
-    rate = [program.rate] if isinstance(program.rate, str) else []
-    return [*single, *program.gradients, *program.metrics.values(), *streams, *ports, *feeds, *rate]
+    return [*single, *program.gradients, *program.metrics.values(), *streams, *ports, *feeds, *program.rates.values()]
 
 
-def _refuse_python(graph_def: Any, needed: Sequence[Any]) -> None:
+def refuse_python(graph_def: Any, needed: Sequence[Any]) -> None:
     """Raise if the graph calls Python functions, which exist in this process only."""
     inside = [node for function in called_functions(graph_def, needed) for node in function.node_def]
     found = [f"{node.name} ({node.op})" for node in (*needed, *inside) if node.op in _PYTHON]
@@ -196,8 +216,9 @@ def _with_variables(program: Program, graph: Any, graph_def: Any, needed: set[st
     trained = {node_of(variable.name) for variable in model}
     kept = tuple(name for name in program.statistics if name in trained)
     needs = _labels_needed(program, graph_def)
-    values = {**program.__dict__, "model": tuple(model), "local": tuple(others), "stream_sums": sums}
-    return Program(**{**values, "statistics": kept, "predict_needs": needs})
+    return replace(
+        program, model=tuple(model), local=tuple(others), stream_sums=sums, statistics=kept, predict_needs=needs
+    )
 
 
 def _labels_needed(program: Program, graph_def: Any) -> tuple[str, ...]:
@@ -230,7 +251,7 @@ def _variable_nodes(program: Program) -> list[str]:
 
 def _written(graph_def: Any, applied: Applied, parts: Parts) -> tuple[str, ...]:
     """Return the float variables that update operations write and no gradient changes."""
-    updates = [update.name for update in (*parts.graph.get_collection(v1.GraphKeys.UPDATE_OPS), *parts.updates)]
+    updates = [update.name for update in _updates(parts)]
     nodes = {node.name: node for node in ancestors(graph_def, updates)}
     written: dict[str, None] = {}
     for node in nodes.values():
@@ -247,7 +268,7 @@ def _written(graph_def: Any, applied: Applied, parts: Parts) -> tuple[str, ...]:
 def _variable_behind(nodes: Mapping[str, Any], name: str) -> str | None:
     while name in nodes:
         node = nodes[name]
-        if node.op in _VARIABLES:
+        if node.op in VARIABLES:
             return name
         if node.op not in ("Identity", "Switch", "RefSwitch", "Enter", "RefEnter") or not node.input:
             return None
@@ -265,8 +286,8 @@ def _with_random_states(program: Program, graph_def: Any, step: set[str]) -> Pro
             "The random operations %s keep a state that cannot be saved: a resumed run draws other numbers there.",
             listed(others, most=5),
         )
-    values = {**program.__dict__, "graph": graph_def.SerializeToString(deterministic=True)}
-    return Program(**{**values, "unseeded": tuple(unseeded), "randoms": tuple(names)})
+    serialized = graph_def.SerializeToString(deterministic=True)
+    return replace(program, graph=serialized, unseeded=tuple(unseeded), randoms=tuple(names))
 
 
 def _rewrite(graph_def: Any, step: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as v1
 
+from orca.backends.graph import rates
 from orca.backends.graph.program import Array, Program
 from orca.errors import ArgumentError, DataError, listed, suggest
 
@@ -28,11 +30,11 @@ def open_graph(path: str, signature: str | None, inputs: Any, outputs: Any) -> O
     path = path.removesuffix(".meta") if path.endswith(".meta") else path
     if os.path.isdir(path) and os.path.exists(os.path.join(path, "saved_model.pb")):
         return _saved_model(path, signature)
-    newest = v1.train.latest_checkpoint(path) if os.path.isdir(path) else path
-    if newest is not None and os.path.exists(f"{newest}.meta"):
-        opened = _checkpoint(newest)
+    prefix = checkpoint_prefix(path)
+    if os.path.exists(f"{prefix}.meta"):
+        opened = _checkpoint(prefix)
     elif os.path.isfile(path):
-        opened = _frozen(path)
+        opened = read_frozen(path)
     else:
         raise DataError(
             f"model_path={path!r} is not a SavedModel folder, a frozen graph (.pb) or a checkpoint with a .meta file."
@@ -47,17 +49,31 @@ def open_graph(path: str, signature: str | None, inputs: Any, outputs: Any) -> O
     return opened
 
 
-def _saved_model(path: str, signature: str | None) -> OpenedGraph:
+@contextmanager
+def loaded_saved_model(path: str) -> Iterator[tuple[Any, Any]]:
+    """Load a SavedModel into a session of its own; yield the session and the MetaGraphDef."""
     graph = v1.Graph()
     with v1.Session(graph=graph) as session:
         try:
             meta = v1.saved_model.load(session, ["serve"], path)
         except Exception as error:
             raise DataError(f"model_path={path!r} cannot be loaded: {error}") from error
-        variables = graph.get_collection("variables")
+        yield session, meta
+
+
+def _saved_model(path: str, signature: str | None) -> OpenedGraph:
+    with loaded_saved_model(path) as (session, meta):
+        variables = session.graph.get_collection("variables")
         read = session.run([variable.value() for variable in variables])
         values = {one.op.name: np.array(value) for one, value in zip(variables, read, strict=True)}
     # Reading has added operations, but nothing refers to them.
+    names = signature_names(meta, path, signature)
+    one = {key: next(iter(ports.values())) if len(ports) == 1 else dict(ports) for key, ports in names.items()}
+    return OpenedGraph(session.graph, values, one)
+
+
+def signature_names(meta: Any, path: str, signature: str | None) -> dict[str, dict[str, str]]:
+    """Return the names of the tensors that are the "inputs" and "outputs" of a signature, by their keys."""
     name = signature or "serving_default"
     if name not in meta.signature_def:
         raise ArgumentError(
@@ -65,11 +81,10 @@ def _saved_model(path: str, signature: str | None) -> OpenedGraph:
             + suggest(name, meta.signature_def)
         )
     chosen = meta.signature_def[name]
-    inputs = {key: info.name for key, info in sorted(chosen.inputs.items())}
-    outputs = {key: info.name for key, info in sorted(chosen.outputs.items())}
-    one = {key: next(iter(names.values())) if len(names) == 1 else names for key, names in
-           (("inputs", inputs), ("outputs", outputs))}  # fmt: skip
-    return OpenedGraph(graph, values, one)
+    return {
+        "inputs": {key: info.name for key, info in sorted(chosen.inputs.items())},
+        "outputs": {key: info.name for key, info in sorted(chosen.outputs.items())},
+    }
 
 
 def _checkpoint(path: str) -> OpenedGraph:
@@ -79,7 +94,7 @@ def _checkpoint(path: str) -> OpenedGraph:
     return OpenedGraph(graph, read_values(path))
 
 
-def _frozen(path: str) -> OpenedGraph:
+def read_frozen(path: str) -> OpenedGraph:
     graph_def = v1.GraphDef()
     with open(path, "rb") as file:
         try:
@@ -94,14 +109,20 @@ def _frozen(path: str) -> OpenedGraph:
 
 def read_values(path: str) -> dict[str, Array]:
     """Return the values of a checkpoint by variable name; `path` is its prefix, or a folder with checkpoints."""
-    if os.path.isdir(path) and not os.path.exists(f"{path}.index"):
-        newest = v1.train.latest_checkpoint(path)
-        path = os.path.join(path, "") if newest is None else newest
     try:
-        reader = v1.train.load_checkpoint(path)
+        reader = v1.train.load_checkpoint(checkpoint_prefix(path))
     except Exception as error:
         raise DataError(f"path={path!r} is not a checkpoint of TensorFlow: {error}") from error
     return {name: np.array(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}
+
+
+def checkpoint_prefix(path: str) -> str:
+    """Return the prefix of a checkpoint's files; for a folder, that of the newest checkpoint in it."""
+    if not os.path.isdir(path) or os.path.exists(f"{path}.index"):
+        return path
+    inside = os.path.join(path, "")  # as saver.save(session, "folder/") writes it
+    newest = None if os.path.exists(f"{inside}.index") else v1.train.latest_checkpoint(path)
+    return newest or inside
 
 
 def read_checkpoint(program: Program, path: str) -> dict[str, Any]:
@@ -123,7 +144,8 @@ def read_checkpoint(program: Program, path: str) -> dict[str, Any]:
 def write_checkpoint(state: Mapping[str, Any], path: str) -> str:
     """Write a state as a checkpoint of TensorFlow, whose variables have the names of the graph's."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    values = {**state["model"], **(state.get("optimizer") or {})}
+    slots = {name: value for name, value in (state.get("optimizer") or {}).items() if not name.startswith(rates.STATE)}
+    values = {**state["model"], **slots}
     graph = v1.Graph()
     with graph.as_default(), v1.Session(graph=graph) as session:
         variables = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as v1
@@ -11,10 +12,12 @@ from orca.backends.base import Framework, Inputs, State
 from orca.backends.graph import files
 from orca.backends.graph.feeding import by_port, fitting_shape, wrong_shape
 from orca.backends.graph.program import Port
+from orca.backends.graph.rates import GraphRates
 from orca.backends.graph.replica import check_state
 from orca.backends.graph.runner import Runner, assign
 from orca.backends.graph.spec import GraphSpec, Live, capture
 from orca.backends.graph.tensors import is_tensor_metric
+from orca.callbacks import Callback
 from orca.errors import ArgumentError, DataError
 from orca.metrics import Metric
 from orca.shards.tree import leaves
@@ -40,6 +43,9 @@ class GraphFramework(Framework[GraphSpec]):
         if isinstance(metrics, Mapping):
             metrics = {name: value for name, value in metrics.items() if not is_tensor_metric(value)}
         return super().metrics(spec, metrics)
+
+    def own_callbacks(self, spec: GraphSpec) -> Sequence[Callback]:
+        return [GraphRates(copy.deepcopy(dict(spec.rates)), spec.score)] if spec.rates else []
 
     def model(self, spec: GraphSpec, state: State | None, seed: int) -> Any:
         """Return a session with the learned values: the user's, or one on the user's graph."""

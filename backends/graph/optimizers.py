@@ -26,7 +26,23 @@ class Applied:
     """Names of the variables with a gradient."""
     slots: Sequence[Any]
     """The optimizer's own variables."""
-    rate: str | None
+    rates: dict[str, str]
+    """Tensors of the learning rates, by the prefix of an optimizer's variables; "" for a single optimizer."""
+
+
+class GivenGradients:
+    """An optimizer whose gradients the user has computed: pairs (gradient, variable)."""
+
+    def __init__(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        self.optimizer, self.pairs = optimizer, list(pairs)
+
+    def compute_gradients(self, loss: Any, var_list: Any = None) -> list[Any]:
+        """Return the pairs."""
+        return self.pairs
+
+    def apply_gradients(self, pairs: Any, **options: Any) -> Any:
+        """Apply gradients with the optimizer itself."""
+        return self.optimizer.apply_gradients(pairs, **options)
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -67,7 +83,8 @@ def apply(
     trainable = graph.get_collection("trainable_variables")
     by_name = {variable.op.name: variable for variable in graph.get_collection("variables")}
     groups = _groups(optimizer, trainable)
-    mapped = [(_mapped(part, original, graph), variables) for part, variables in groups]
+    prefixes = [prefix for prefix, _, _ in groups]
+    mapped = [(_mapped(part, original, graph), variables) for _, part, variables in groups]
     pairs = _gradients(loss, mapped, trainable)
     if not pairs:
         raise ArgumentError(
@@ -90,13 +107,15 @@ def apply(
     with v1.name_scope("orca_step/"):
         train = v1.group(*operations, name="train")
     slots = [variable for variable in graph.get_collection("variables") if variable.op.name not in before]
-    return Applied(train.name, tuple(value.op.name for value in dense.values()), tuple(dense), slots, _rate(mapped))
+    tensors = {prefix: _rate(part) for prefix, (part, _) in zip(prefixes, mapped, strict=True)}
+    rates = {prefix: tensor for prefix, tensor in tensors.items() if tensor is not None}
+    return Applied(train.name, tuple(value.op.name for value in dense.values()), tuple(dense), slots, rates)
 
 
-def _groups(optimizer: Any, trainable: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
-    """Return each optimizer with its variables; of several prefixes the longest counts."""
+def _groups(optimizer: Any, trainable: Sequence[Any]) -> list[tuple[str, Any, list[Any]]]:
+    """Return the prefix of each optimizer, itself and its variables; of several prefixes the longest counts."""
     if not isinstance(optimizer, Mapping):
-        return [(optimizer, list(trainable))]
+        return [("", optimizer, list(trainable))]
     groups: dict[str, list[Any]] = {prefix: [] for prefix in optimizer}
     for variable in trainable:
         fitting = [prefix for prefix in optimizer if variable.op.name.startswith(prefix)]
@@ -106,7 +125,7 @@ def _groups(optimizer: Any, trainable: Sequence[Any]) -> list[tuple[Any, list[An
                 f"{listed(map(repr, optimizer))}. Add one, or '' for all other variables."
             )
         groups[max(fitting, key=len)].append(variable)
-    return [(optimizer[prefix], variables) for prefix, variables in groups.items() if variables]
+    return [(prefix, optimizer[prefix], variables) for prefix, variables in groups.items() if variables]
 
 
 def _gradients(loss: Any, mapped: Sequence[tuple[Any, list[Any]]], trainable: Sequence[Any]) -> list[Any]:
@@ -123,9 +142,11 @@ def _dense(gradient: Any) -> Any:
     return v1.convert_to_tensor(gradient) if isinstance(gradient, indexed_slices.IndexedSlices) else gradient
 
 
-def _rate(mapped: Sequence[tuple[Any, Any]]) -> str | None:
+def _rate(optimizer: Any) -> str | None:
+    """Return the tensor of an optimizer's learning rate, which exists once gradients were applied."""
+    own = optimizer.optimizer if isinstance(optimizer, GivenGradients) else optimizer
     for name in _RATES:
-        tensor = getattr(mapped[0][0], name, None)
+        tensor = getattr(own, name, None)
         if isinstance(tensor, v1.Tensor):
             return str(tensor.name)
     return None
@@ -148,6 +169,11 @@ def _element(value: Any, original: Any, graph: Any) -> Any:
     if isinstance(value, v1.Variable) and getattr(value, "graph", None) is original:
         named = {one.op.name: one for one in graph.get_collection("variables")}
         return named.get(value.op.name, value)
+    if isinstance(value, indexed_slices.IndexedSlices):
+        parts = (value.values, value.indices, value.dense_shape)
+        return indexed_slices.IndexedSlices(*(_element(part, original, graph) for part in parts))
+    if type(value) in (list, tuple):
+        return type(value)(_element(part, original, graph) for part in value)
     if isinstance(value, v1.train.Optimizer):
         return _mapped(value, original, graph)
     if callable(value) and not isinstance(value, type) and not hasattr(value, "compute_gradients"):

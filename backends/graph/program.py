@@ -79,8 +79,12 @@ class Program:
     """The operation that applies the gradients."""
     gradients: tuple[str, ...] = ()
     """Identity operations between the gradients and their application, where they are reduced and clipped."""
+    updates: tuple[str, ...] = ()
+    """Operations that run in each step, before the gradients are applied."""
+    rates: Mapping[str, str] = field(default_factory=dict)
+    """Tensors of the learning rates, by the prefix of an optimizer's variables; "" for a single optimizer."""
     rate: str | float | None = None
-    """The learning rate: a tensor, or a constant."""
+    """The first learning rate: a tensor, or a constant."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Tensors of one number per batch or per row, by the name of the metric."""
     streams: tuple[Stream, ...] = ()
@@ -99,6 +103,8 @@ class Program:
     """Random operations of initializers that have no seed."""
     randoms: tuple[str, ...] = ()
     """Shared names of the variables that hold the states of random operations."""
+    original: bytes = b""
+    """The GraphDef of the outputs as the user has built it, for other programs."""
     predict_needs: tuple[str, ...] = ()
     """Labels that an output depends on, so that it cannot be predicted."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from orca.backends.graph import random_ops
 from orca.backends.graph.feeding import arrays_for
 from orca.backends.graph.metrics import StreamMetrics
 from orca.backends.graph.program import Array, Program
+from orca.backends.graph.rates import GraphOptimizer
 from orca.backends.graph.runner import Clip, Runner, check_values
 from orca.backends.graph.spec import GraphSpec
 from orca.errors import DataError
 from orca.shards.feed import Batch
-from orca.shards.tree import row_count, tree_map
+from orca.shards.tree import join_rows, row_count, take_rows, tree_map
 
 
 class GraphReplica(Replica):
@@ -26,11 +28,15 @@ class GraphReplica(Replica):
         self._spec, self._program = spec, spec.program
         self._seed, self._reducer, self._threads, self._trains = seed, reducer, threads, trains
         self._clip: Clip = (spec.clip_norm, spec.clip_value)
+        self._pieces = 1
+        """Number of pieces in which the rows of a step are computed."""
         self._runner: Runner | None = None
         if trains and self._program.streams:
             self.own_metrics = StreamMetrics(self._running)
         self._kept: Array | None = None
         """The random states of training, while rows are scored: that must not change the steps that follow."""
+        first = self._program.rate
+        self.inner_optimizer = GraphOptimizer(None if isinstance(first, str) else first, tuple(self._program.rates))
         self._feeds = [feed.tensor for feed in self._program.feeds]
         self._train_values = [feed.train for feed in self._program.feeds]
         self._test_values = [feed.test for feed in self._program.feeds]
@@ -44,6 +50,7 @@ class GraphReplica(Replica):
                 trains=self._trains,
                 reducer=self._reducer,
                 clip=self._clip,
+                pieces=self._pieces > 1,
                 threads=self._threads,
             )
             self._runner.assign(self._spec.values)
@@ -57,13 +64,14 @@ class GraphReplica(Replica):
 
     def configure(self, options: StepOptions) -> None:
         clip = (options.clip_norm or self._spec.clip_norm, options.clip_value or self._spec.clip_value)
-        if clip != self._clip and self._runner is not None:
-            # Clipping is part of the graph: it is built again, and continues with the same values.
+        changed = (clip, options.accumulate > 1) != (self._clip, self._pieces > 1)
+        self._clip, self._pieces = clip, options.accumulate
+        if changed and self._runner is not None:
+            # Both are part of the graph: it is built again, and continues with the same values.
             state, before = self.state(), self._runner
-            self._clip, self._runner = clip, None
+            self._runner = None
             self.load_state(state)
             before.close()
-        self._clip = clip
 
     def train_step(self, batch: Batch, want_output: bool) -> Outcome:
         runner, program = self._running(), self._program
@@ -71,25 +79,52 @@ class GraphReplica(Replica):
         if self._kept is not None:
             runner.seed_randoms(self._kept)
             self._kept = None
-        feeds, values = self._rows(batch.data)
-        feeds, values = [*feeds, *self._feeds], [*values, *self._train_values]
+        rates = {program.rates[prefix]: rate for prefix, rate in self.inner_optimizer.rates.items()
+                 if prefix in program.rates}  # fmt: skip
+        extra = {name: np.array(rate, np.float32) for name, rate in rates.items()}
+        if runner.carried:
+            return self._train_in_pieces(runner, batch, want_output, extra)
         if runner.scale is not None:
-            feeds.append(runner.scale.name)
-            values.append(np.float32(0.0 if batch.filler else batch.rows / batch.total))
+            extra[runner.scale] = np.array(0.0 if batch.filler else batch.rows / batch.total, np.float32)
+        return self._train(runner, batch, want_output, extra, [program.train])
+
+    def _train(
+        self, runner: Runner, batch: Batch, want_output: bool, extra: Mapping[str, Any], targets: Sequence[str]
+    ) -> Outcome:
+        feeds, values = self._rows(batch.data)
+        feeds, values = [*feeds, *self._feeds, *extra], [*values, *self._train_values, *extra.values()]
         if batch.filler:
-            runner.run("filler", [program.train], feeds, values)
+            runner.run([], feeds, values, targets)
             return Outcome(0.0, 0.0)
-        fetches = self._fetches(want_output)
-        results = runner.run("train", [program.train, *fetches], feeds, values)[1:]
+        results = runner.run(self._fetches(want_output), feeds, values, targets)
         return self._outcome(results, batch.data, batch.rows, want_output)
+
+    def _train_in_pieces(self, runner: Runner, batch: Batch, want_output: bool, extra: Mapping[str, Any]) -> Outcome:
+        """Sum the gradients of all pieces of the rows but the last, then train on that with the sums added."""
+        program, outcomes = self._program, []
+        assert program.train is not None
+        assert runner.scale is not None
+        *pieces, last = _pieces(batch, 1 if batch.filler else max(1, min(self._pieces, batch.least)))
+        sums = runner.zeros()
+        for piece in pieces:
+            feeds, values = self._rows(piece.data)
+            feeds, values = [*feeds, *self._feeds], [*values, *self._train_values]
+            fetches = self._fetches(want_output)
+            results = runner.run([*fetches, *runner.gradients], feeds, values, program.updates)
+            outcomes.append(self._outcome(results[: len(fetches)], piece.data, piece.rows, want_output))
+            share = piece.rows / batch.total
+            sums = [a + b * b.dtype.type(share) for a, b in zip(sums, results[len(fetches) :], strict=True)]
+        extra = {**extra, **dict(zip(runner.carried, sums, strict=True))}
+        extra[runner.scale] = np.array(0.0 if batch.filler else last.rows / batch.total, np.float32)
+        outcomes.append(self._train(runner, last, want_output, extra, [program.train]))
+        return outcomes[0] if len(outcomes) == 1 else _joined(outcomes)
 
     def evaluate_step(self, data: Any, want_output: bool) -> Outcome:
         if self._program.randoms and self._kept is None:
             self._kept = self._running().random_states()
         feeds, values = self._rows(data)
         feeds, values = [*feeds, *self._feeds], [*values, *self._test_values]
-        fetches = self._fetches(want_output)
-        results = self._running().run("test", fetches, feeds, values)
+        results = self._running().run(self._fetches(want_output), feeds, values)
         return self._outcome(results, data, row_count(data["x"]), want_output)
 
     def predict_step(self, features: Any) -> Any:
@@ -99,7 +134,7 @@ class GraphReplica(Replica):
         ports = program.inputs
         feeds = [*(port.tensor for port in ports), *self._feeds]
         values = [*arrays_for(features, ports, "x"), *self._test_values]
-        outputs = self._running().run("predict", [port.tensor for port in program.outputs], feeds, values)
+        outputs = self._running().run([port.tensor for port in program.outputs], feeds, values)
         for port, output in zip(program.outputs, outputs, strict=True):
             if np.ndim(output) == 0 or len(output) != rows:
                 raise DataError(
@@ -149,6 +184,7 @@ class GraphReplica(Replica):
         state: State = {"model": {name: value for name, value in values.items() if name not in slots}}
         if self._trains and self._program.train is not None:
             state["optimizer"] = {name: value for name, value in values.items() if name in slots}
+            state["optimizer"] |= self.inner_optimizer.state()
         return state
 
     def load_state(self, state: State) -> None:
@@ -156,6 +192,7 @@ class GraphReplica(Replica):
         check_state(self._program, state)
         values = {**state["model"], **(state.get("optimizer") or {})}
         runner.assign(values)
+        self.inner_optimizer.load_state(values)
 
     def reseed(self, seed: int, epoch: int, rank: int) -> None:
         self._kept = None
@@ -186,10 +223,8 @@ class GraphReplica(Replica):
         runner.assign({name: np.asarray(total) / world for name, total in zip(values, sums, strict=True)})
 
     def learning_rate(self) -> float | None:
-        rate = self._program.rate
-        if not isinstance(rate, str):
-            return rate
-        return float(self._running().session.run(rate))
+        rate, own = self._program.rate, self.inner_optimizer.learning_rate
+        return own if own is not None or rate is None else float(self._running().session.run(rate))
 
 
 def check_state(program: Program, state: State) -> None:
@@ -197,6 +232,32 @@ def check_state(program: Program, state: State) -> None:
     check_values(program.model, state.get("model") or {}, "The state")
     if program.optimizer and state.get("optimizer"):
         check_values(program.optimizer, state["optimizer"], "The optimizer's state")
+
+
+def _pieces(batch: Batch, count: int) -> list[Batch]:
+    """Split a step's rows into pieces of equal sizes, up to one row."""
+    if count == 1:
+        return [batch]
+    ends = [batch.rows * number // count for number in range(count + 1)]
+    return [
+        Batch(take_rows(batch.data, start, stop), stop - start, batch.total) for start, stop in itertools.pairwise(ends)
+    ]
+
+
+def _joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome of a step from those of its pieces."""
+    first = outcomes[0]
+    target, output = (
+        None if getattr(first, name) is None else join_rows([getattr(one, name) for one in outcomes])
+        for name in ("target", "output")
+    )
+    return Outcome(
+        sum(one.loss_sum for one in outcomes),
+        sum(one.loss_count for one in outcomes),
+        target,
+        output,
+        {name: sum(one.extra[name] for one in outcomes) for name in first.extra},
+    )
 
 
 def _row_sum(value: Array, rows: int, name: str) -> float:

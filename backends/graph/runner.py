@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as v1
+from tensorflow.core.protobuf import config_pb2
 
 from orca.backends.graph import random_ops
 from orca.backends.graph.program import Array, Program, VariableNames, part_of
@@ -27,10 +28,16 @@ class Runner:
         trains: bool = True,
         reducer: Any = None,
         clip: Clip = (None, None),
+        pieces: bool = False,
         threads: int = 0,
     ) -> None:
         self.program = program
-        self.scale: Any = None
+        self.scale: str | None = None
+        """The placeholder of a rank's share of the rows, if gradients are weighted by it."""
+        self.gradients: list[str] = []
+        """The gradients of one piece of a step's rows, if a step is computed in pieces."""
+        self.carried: list[str] = []
+        """Placeholders of the sums of the gradients of earlier pieces."""
         graph_def = v1.GraphDef.FromString(program.graph)
         random_ops.seed_nodes(graph_def, program.unseeded, seed)
         self.variables = program.variables if trains else program.model
@@ -41,19 +48,19 @@ class Runner:
         with self.graph.as_default():
             v1.import_graph_def(graph_def, name="")
             if trains and program.train is not None:
-                self._rewire(reducer, clip)
+                self._rewire(reducer, clip, pieces)
             self._add_random_states(graph_def)
         config = v1.ConfigProto(
             intra_op_parallelism_threads=threads, inter_op_parallelism_threads=2 if threads else 0,
             allow_soft_placement=True,
         )  # fmt: skip
         self.session = v1.Session(graph=self.graph, config=config)
-        self._callables: dict[tuple[str, ...], Any] = {}
+        self._callables: dict[tuple[str, ...], Callable[[Sequence[Any]], list[Any]]] = {}
         initialize(self.session, (*self.variables, *self.local), program)
         self.seed_randoms(random_ops.states(seed, 0, 0, len(program.randoms)))
 
     def _inference_part(self, graph_def: Any) -> Any:
-        """Keep what the outputs need."""
+        """Return the part of the graph that the outputs need, and keep only its variables."""
         program = self.program
         outputs = [port.tensor for port in program.outputs]
         part = part_of(graph_def, outputs)
@@ -68,15 +75,24 @@ class Runner:
         fed = [port.tensor for port in program.inputs] + [feed.tensor for feed in program.feeds]
         return part_of(graph_def, [*outputs, *kept, *fed, *program.tables])
 
-    def _rewire(self, reducer: Any, clip: Clip) -> None:
-        """Insert the reduction and the clipping between the gradients and their application."""
+    def _rewire(self, reducer: Any, clip: Clip, pieces: bool) -> None:
+        """Insert sums over pieces and ranks, and the clipping, between the gradients and their application."""
         operations = [self.graph.get_operation_by_name(name) for name in self.program.gradients]
         gradients = [operation.inputs[0] for operation in operations]
-        if reducer is None and clip == (None, None):
+        if reducer is None and clip == (None, None) and not pieces:
             return
+        scale = None
+        if reducer is not None or pieces:
+            scale = v1.placeholder(v1.float32, [], "orca_scale")
+            self.scale = scale.name
+        if pieces:
+            self.gradients = [gradient.name for gradient in gradients]
+            carried = [v1.placeholder(one.dtype, one.shape, "orca_carried") for one in gradients]
+            self.carried = [one.name for one in carried]
+            gradients = [a * v1.cast(scale, a.dtype) + b for a, b in zip(gradients, carried, strict=True)]
+            scale = v1.constant(1.0)
         if reducer is not None:
-            self.scale = v1.placeholder(v1.float32, [], "orca_scale")
-            gradients = reducer.sums(gradients, "gradients", self.scale)
+            gradients = reducer.sums(gradients, "gradients", scale)
         for operation, gradient in zip(operations, _clipped(gradients, clip), strict=True):
             operation._update_input(0, gradient)
 
@@ -102,15 +118,21 @@ class Runner:
 
     # -- steps
 
-    def run(self, name: str, fetches: Sequence[str], feeds: Sequence[str], values: Sequence[Any]) -> list[Any]:
-        """Fetch some tensors or operations; a callable is kept for each combination with a name."""
-        key = (name, *fetches)
-        if key not in self._callables:
-            elements = [self.graph.as_graph_element(fetch) for fetch in fetches]
-            tensors = [self.graph.get_tensor_by_name(feed) for feed in feeds]
-            self._callables[key] = self.session.make_callable(elements, tensors)
-        results: list[Any] = self._callables[key](*values)
-        return results
+    def run(
+        self, fetches: Sequence[str], feeds: Sequence[str], values: Sequence[Any], targets: Sequence[str] = ()
+    ) -> list[Any]:
+        """Return some tensors, computed together with some operations."""
+        key = (*targets, "", *feeds, "", *fetches)
+        call = self._callables.get(key)
+        if call is None:
+            call = self._callables[key] = _callable(self.session, fetches, feeds, targets)
+        return call(values)
+
+    def zeros(self) -> list[Array]:
+        """Return sums of gradients of no piece; one number where the shape of a gradient is not known."""
+        tensors = [self.graph.get_tensor_by_name(name) for name in self.carried]
+        shapes = [one.shape.as_list() if one.shape.is_fully_defined() else () for one in tensors]
+        return [np.zeros(shape, one.dtype.as_numpy_dtype) for shape, one in zip(shapes, tensors, strict=True)]
 
     # -- values
 
@@ -135,6 +157,26 @@ class Runner:
 
     def close(self) -> None:
         self.session.close()
+
+
+def _callable(
+    session: Any, fetches: Sequence[str], feeds: Sequence[str], targets: Sequence[str]
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return a function from the values of feeds to those of fetches; `Session.run` would look up names each time."""
+    fed = {name: number for number, name in enumerate(feeds)}
+    # Each tensor can be fetched once, and not if it is fed.
+    distinct = list(dict.fromkeys(name for name in fetches if name not in fed))
+    options = config_pb2.CallableOptions(feed=feeds, fetch=distinct, target=targets)
+    run = session._make_callable_from_options(options)
+    if distinct == list(fetches):
+        return lambda values: run(*values)
+    places = {name: number for number, name in enumerate(distinct)}
+
+    def call(values: Sequence[Any]) -> list[Any]:
+        results = run(*values)
+        return [values[fed[name]] if name in fed else results[places[name]] for name in fetches]
+
+    return call
 
 
 def _clipped(gradients: Sequence[Any], clip: Clip) -> Sequence[Any]:

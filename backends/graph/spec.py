@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as v1
 
-from orca.backends.graph import files
+from orca.backends.graph import default_graph, files
 from orca.backends.graph.building import Parts, build
 from orca.backends.graph.optimizers import check_optimizer
 from orca.backends.graph.program import Array, ConstantFeed, Program
+from orca.backends.graph.rates import split_optimizers
 from orca.backends.graph.tensors import Resolver, check_loss, check_metrics, ports_of, split_feed
 from orca.core.arguments import check_limit, check_mapping, check_path, check_range, check_text, optional, wrong
 from orca.errors import ArgumentError
+from orca.schedules import LearningRate
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class GraphSpec:
     config: dict[str, Any] = field(default_factory=dict)
     sync_options: Mapping[str, Any] = field(default_factory=dict)
     live: Live | None = None
+    rates: Mapping[str, LearningRate] = field(default_factory=dict)
+    """Learning rates that change during a run, by prefix of variable names."""
+    score: str | None = None
+    """The first metric, which a learning rate may depend on."""
 
     def travels(self) -> dict[str, object]:
         return {}
@@ -62,7 +68,8 @@ def capture(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> GraphSp
         raise ArgumentError("Give one of model_path= and sess=, not both.")
     if sess is not None and not isinstance(sess, v1.Session | v1.InteractiveSession):
         raise wrong("sess", sess, "a tf.Session")
-    check_optimizer(arguments.get("optimizer"))
+    optimizer, rates = split_optimizers(arguments.get("optimizer"))
+    check_optimizer(optimizer)
     signature = optional(check_text)("signature", arguments.get("signature"))
     clip_norm = check_limit("clip_norm", arguments.get("clip_norm"))
     clip_value = check_range("clip_value", arguments.get("clip_value"))
@@ -75,9 +82,10 @@ def capture(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> GraphSp
         graph, values = opened.graph, opened.values
         given |= {name: value for name, value in opened.ports.items() if given.get(name) is None}
     parts = _parts(given, graph)
-    program = build(parts, given.get("optimizer"))
+    program = build(parts, optimizer)
     if sess is not None:
         values = _session_values(sess, program)
+    default_graph.close(parts.graph)
     known = {variable.name for variable in program.variables}
     return GraphSpec(
         program,
@@ -85,10 +93,12 @@ def capture(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> GraphSp
         clip_norm,
         clip_value,
         given.get("labels") is not None,
-        given.get("optimizer") is not None,
+        optimizer is not None,
         dict(given.get("config") or {}),
         dict(options),
         Live(parts.graph, sess),
+        rates,
+        score_of(given.get("metrics")),
     )
 
 
@@ -119,6 +129,11 @@ def _parts(given: Mapping[str, Any], graph: Any) -> Parts:
         [resolver.operation(f"updates[{number}]", update) for number, update in enumerate(updates)],
         _feeds(resolver, given.get("feed_dict")),
     )
+
+
+def score_of(metrics: Any) -> str | None:
+    """Return the name of the first metric, if metrics have names."""
+    return str(next(iter(metrics))) if isinstance(metrics, Mapping) and metrics else None
 
 
 def _optional(resolver: Resolver, argument: str, given: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as v1
 from tensorflow.python.framework import ops
 
@@ -30,7 +31,7 @@ class Resolver:
         if isinstance(value, ops.EagerTensor):
             raise ArgumentError(
                 f"{argument}= is an eager tensor, which has a value but no graph. Build the model within "
-                "`with tf.Graph().as_default():`, or call tf.disable_eager_execution() first."
+                "`with tf.Graph().as_default():`, or after a placeholder of orca.tf1."
             )
         kind = type(value).__name__
         if kind == "KerasTensor":
@@ -109,8 +110,13 @@ def _port(name: str, tensor: Any, argument: str, by_key: bool, batched: bool) ->
                 f"{argument}={tensor.name!r} has shape {shape}, a fixed number of rows; batches differ in size. Create "
                 f"the placeholder with shape {(None, *shape[1:])}."
             )
-    dtype = "string" if tensor.dtype.base_dtype == v1.string else tensor.dtype.base_dtype.as_numpy_dtype().dtype.name
-    return Port(label, tensor.name, dtype, None if shape is None else shape[1:])
+    return Port(label, tensor.name, dtype_name(tensor.dtype), None if shape is None else shape[1:])
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the name of the numpy dtype of a TensorFlow dtype, or "string"."""
+    base = dtype.base_dtype
+    return "string" if base == v1.string else str(np.dtype(base.as_numpy_dtype).name)
 
 
 def check_loss(loss: Any) -> None:

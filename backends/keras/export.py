@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from orca.backends.openvino import telemetry
+from orca.backends.openvino.conversion import convert
 from orca.errors import ArgumentError, MissingPackageError, suggest
 from orca.shards.tree import leaves, tree_map
 
@@ -63,25 +63,9 @@ def export(model: Any, kind: str, path: str, example: Any) -> str:
 
 
 def _openvino(model: Any, path: str, example: Any, output: Any) -> None:
-    import openvino
-
-    telemetry.off()
-
     with tempfile.TemporaryDirectory(prefix="orca-keras-") as folder:
         model.export(folder, format="tf_saved_model", verbose=False)
-        converted = openvino.convert_model(folder)
-        # A SavedModel sorts its inputs and outputs by name; restore the model's own order.
         own = getattr(model, "inputs", None) or ()
-        ins = list(example) if isinstance(example, dict) else [tensor.name for tensor in own]
-        outs = [f"output_{name}" if name.isdigit() else name for name, _ in leaves(output)]
-        parameters = _sorted(converted.get_parameters(), converted.inputs, ins)
-        converted = openvino.Model(
-            _sorted(converted.get_results(), converted.outputs, outs), parameters, converted.get_friendly_name()
-        )
-        openvino.save_model(converted, path, compress_to_fp16=False)
-
-
-def _sorted(nodes: list[Any], ports: list[Any], names: list[str]) -> list[Any]:
-    """Return the nodes in the order of these names, if they match."""
-    by_name = {name: node for node, port in zip(nodes, ports, strict=True) for name in port.get_names()}
-    return [by_name[name] for name in names] if len(names) == len(nodes) and set(names) <= set(by_name) else list(nodes)
+        inputs = list(example) if isinstance(example, dict) else [tensor.name for tensor in own]
+        outputs = [f"output_{name}" if name.isdigit() else name for name, _ in leaves(output)]
+        convert(folder, path, inputs, outputs)

@@ -17,6 +17,8 @@ from typing import Any
 
 import openvino
 
+from orca.core.folders import cache_folder
+
 _CACHED_MODELS = 32
 """The number of models in a cache folder; the least recently used are evicted."""
 
@@ -87,13 +89,7 @@ class ModelFiles:
 
 def default_cache() -> Path:
     """Return the folder named by ORCA_CACHE_DIR, or the user's cache folder, or a temporary one."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orca"
-    folder = Path(os.environ.get("ORCA_CACHE_DIR") or base) / "openvino"
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    return Path(tempfile.gettempdir()) / f"orca-openvino-{os.getuid()}"
+    return cache_folder("openvino")
 
 
 def _evict(cache: Path) -> None:

@@ -46,7 +46,7 @@ class Queue:
                 else:
                     request = idle.pop() if idle else self._compiled.create_infer_request()
                 for index, array in enumerate(inputs):
-                    request.set_input_tensor(index, openvino.Tensor(_writable(array), shared_memory=True))
+                    request.set_input_tensor(index, openvino.Tensor(writable(array), shared_memory=True))
                 request.start_async()
                 # OpenVINO reads the arrays in place: they must stay alive until the request is done.
                 busy.append((request, inputs))
@@ -94,7 +94,7 @@ class _Memory:
         self.__array_interface__ = interface
 
 
-def _writable(array: Array) -> Array:
+def writable(array: Array) -> Array:
     """Return the same memory without its read-only flag: OpenVINO copies read-only arrays.
 
     It never writes to inputs.

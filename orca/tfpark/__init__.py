@@ -8,5 +8,6 @@ from orca.tfpark.keras_model import KerasModel
 from orca.tfpark.net import TFNet
 from orca.tfpark.optimizer import TFOptimizer
 from orca.tfpark.predictor import TFPredictor
+from orca.tfpark.zoo_optimizer import ZooOptimizer
 
-__all__ = ["KerasModel", "TFDataset", "TFNet", "TFOptimizer", "TFPredictor", "init_nncontext"]
+__all__ = ["KerasModel", "TFDataset", "TFNet", "TFOptimizer", "TFPredictor", "ZooOptimizer", "init_nncontext"]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from orca.context import init_orca_context
+from orca.context import active, init_orca_context
 
 
 def init_nncontext(conf: Any = None, cores: int | None = None) -> Any:
-    """Start Orca on Spark and return the SparkContext.
+    """Start Orca on Spark, unless it runs there already, and return the SparkContext.
 
     Args:
         conf: A name for the application, or a SparkConf, for a session that does not run yet.
         cores: Number of cores that ranks may use; all by default.
     """
+    context = active()
+    if conf is None and cores is None and context is not None and context.spark is not None:
+        return context.spark.sparkContext
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder

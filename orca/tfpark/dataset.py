@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as v1
 
+from orca.backends.graph import default_graph
 from orca.context import current
-from orca.core.arguments import check_count, wrong
-from orca.errors import ArgumentError
-from orca.shards.adapters.base import Form, Place
+from orca.core.arguments import check_count, check_number, wrong
+from orca.errors import ArgumentError, UnknownArgumentError, suggest
+from orca.shards import records
+from orca.shards.adapters.base import Checks, Form
+from orca.shards.adapters.batches import BatchesAdapter
 from orca.shards.adapters.registry import adapt
 from orca.shards.tree import leaves, tree_map
-from orca.tfpark import records
+from orca.shards.xshards import XShards
+from orca.tfpark.metas import TensorMeta, column_metas, meta_of, meta_of_spec, metas_of, placeholder_of, unmarked
 
 COLLECTION = "orca_tf_datasets"
+_SHARED = (
+    "auto_shard_files", "batch_outside", "hard_code_batch_size", "inter_threads", "intra_threads", "memory_type",
+    "remove_checking", "sequential_order", "shuffle",
+)  # fmt: skip
+"""Arguments of the constructors in Analytics Zoo; only those about the order of rows have an effect."""
 
 
 @dataclass(frozen=True)
-class TensorMeta:
-    """Type, shape and name of one tensor of a record, without the axis of rows."""
+class Parts:
+    """The rows of a dataset for training and for validation, with the arguments that `fit` reads both with."""
 
-    dtype: Any
-    shape: tuple[int | None, ...] = ()
-    name: str | None = None
-    marked: bool = False
-    """Whether values are bytes that end with a mark."""
+    data: Any
+    validation: Any
+    columns: dict[str, Any]
 
 
 class TFDataset:
@@ -48,6 +55,7 @@ class TFDataset:
         validation_data: Any = None,
         feature_cols: Sequence[str] | None = None,
         label_cols: Sequence[str] | None = None,
+        shuffle: bool = True,
     ) -> None:
         if batch_size > 0 and batch_per_thread > 0:
             raise ArgumentError("batch_size and batch_per_thread should not be set simultaneously.")
@@ -57,6 +65,7 @@ class TFDataset:
         self.batch_per_thread = None if batch_per_thread < 0 else check_count("batch_per_thread", batch_per_thread)
         self.columns: dict[str, Any] = {} if feature_cols is None else {"feature_cols": list(feature_cols)}
         self.label_columns: dict[str, Any] = {} if label_cols is None else {"label_cols": list(label_cols)}
+        self.shuffle = shuffle
         self._placeholders: Any = None
         self._tensors: Any = None
 
@@ -93,18 +102,46 @@ class TFDataset:
     def _create(self) -> None:
         if self._placeholders is not None:
             return
-        if v1.executing_eagerly():
-            raise ArgumentError(
-                "dataset.tensors creates placeholders, which need a graph: use it within `with "
-                "tf.Graph().as_default():`, or call tf.disable_eager_execution() first."
-            )
+        default_graph.begin()
         trees = (self.features, self.labels)
-        self._placeholders = tuple(None if tree is None else tree_map(_placeholder, tree) for tree in trees)
+        self._placeholders = tuple(None if tree is None else tree_map(placeholder_of, tree) for tree in trees)
         self._tensors = tuple(
-            None if tree is None else tree_map(_unmarked, tree, made)
+            None if tree is None else tree_map(unmarked, tree, made)
             for tree, made in zip(trees, self._placeholders, strict=True)
         )
         v1.add_to_collection(COLLECTION, self)
+
+    # -- rows
+
+    @property
+    def parts(self) -> Parts:
+        """The rows for training, and those for validation."""
+        return Parts(self.data, self.validation_data, {**self.columns, **self.label_columns})
+
+    def split(self, share: float, seed: int | None = None) -> Parts:
+        """Return the rows with a random share of them for validation."""
+        if not 0 < check_number("val_split", share) < 1:
+            raise wrong("val_split", share, "a number between 0 and 1")
+        if self.validation_data is not None:
+            raise ArgumentError("Give one of val_split= and validation rows of the TFDataset, not both.")
+        train, validation = self.shards().random_split([1 - share, share], seed)
+        return Parts(train, validation, {})
+
+    def shards(self, labelled: bool = True) -> XShards:
+        """Return the rows as shards {"x", "y"}, without labels if those are not needed.
+
+        A ``tf.data`` pipeline is read in this process.
+        """
+        if isinstance(self.data, XShards):
+            return self.data
+        columns = {**self.columns, **(self.label_columns if labelled else {})}
+        need_labels = labelled and self.labels is not None
+        form = Form(**columns, need_labels=need_labels, together=False, checks=Checks("US"))
+        adapter, engine = adapt(self.data), current().engine
+        if isinstance(adapter, BatchesAdapter):
+            return adapter.stored(form, engine)
+        shards = adapter.shards(form, engine)
+        return shards if isinstance(shards, XShards) else shards.shards  # type: ignore[attr-defined]
 
     # -- constructors
 
@@ -124,11 +161,14 @@ class TFDataset:
             batch_per_thread: Rows that a model gets at once in prediction.
             val_rdd: Records to validate with.
         """
-        del hard_code_batch_size, unused
+        del hard_code_batch_size
         if features is None:
             if not names and not shapes:
                 raise ArgumentError("from_rdd needs names=, shapes= and types=, or features=.")
             count = len(names or shapes)
+            for argument, values in (("shapes", shapes), ("types", types)):
+                if values and len(values) != count:
+                    raise wrong(argument, values, f"one for each of the {count} arrays of a record")
             metas: Any = [
                 TensorMeta(
                     types[number] if types else v1.float32,
@@ -138,8 +178,8 @@ class TFDataset:
                 for number in range(count)
             ]
         else:
-            metas = _metas(features)
-        label_metas = None if labels is None else _metas(labels)
+            metas = metas_of(features)
+        label_metas = None if labels is None else metas_of(labels)
         data = records.shards_of(rdd, labels is not None)
         validation = None if val_rdd is None else records.shards_of(val_rdd, labels is not None)
         return cls(
@@ -149,6 +189,7 @@ class TFDataset:
             batch_size=batch_size,
             batch_per_thread=batch_per_thread,
             validation_data=validation,
+            shuffle=_shuffled("from_rdd", unused),
         )
 
     @classmethod
@@ -156,12 +197,13 @@ class TFDataset:
         cls, tensors: Any, batch_size: int = -1, batch_per_thread: int = -1, val_tensors: Any = None, **unused: Any
     ) -> TFDataset:
         """Create a dataset of arrays: features alone, or a tuple (features, labels)."""
-        del unused
         rows, validation = _arrays(tensors), None if val_tensors is None else _arrays(val_tensors)
-        features = tree_map(_meta_of, rows["x"])
-        labels = tree_map(_meta_of, rows["y"]) if "y" in rows else None
+        features = tree_map(meta_of, rows["x"])
+        labels = tree_map(meta_of, rows["y"]) if "y" in rows else None
         sizes: dict[str, Any] = {"batch_size": batch_size, "batch_per_thread": batch_per_thread}
-        return cls(rows, features, labels, validation_data=validation, **sizes)
+        return cls(
+            rows, features, labels, validation_data=validation, shuffle=_shuffled("from_ndarrays", unused), **sizes
+        )
 
     @classmethod
     def from_dataframe(
@@ -169,9 +211,8 @@ class TFDataset:
         batch_per_thread: int = -1, validation_df: Any = None, **unused: Any,
     ) -> TFDataset:  # fmt: skip
         """Create a dataset of columns; each column is a tensor."""
-        del unused
-        features = _column_metas(df, feature_cols)
-        labels = None if labels_cols is None else _column_metas(df, labels_cols)
+        features = column_metas(df, feature_cols)
+        labels = None if labels_cols is None else column_metas(df, labels_cols)
         return cls(
             df,
             features,
@@ -181,6 +222,7 @@ class TFDataset:
             validation_data=validation_df,
             feature_cols=feature_cols,
             label_cols=labels_cols,
+            shuffle=_shuffled("from_dataframe", unused),
         )
 
     @classmethod
@@ -189,11 +231,11 @@ class TFDataset:
         **unused: Any,
     ) -> TFDataset:  # fmt: skip
         """Create a dataset of a ``tf.data.Dataset`` without ``batch`` and ``repeat``."""
-        del unused
+        _shuffled("from_tf_data_dataset", unused)  # a pipeline has an order of its own
         spec = dataset.element_spec
         labelled = isinstance(spec, tuple) and len(spec) == 2
         parts = spec if labelled else (spec, None)
-        features, labels = (None if part is None else tree_map(_meta_of_spec, part) for part in parts)
+        features, labels = (None if part is None else tree_map(meta_of_spec, part) for part in parts)
         sizes: dict[str, Any] = {"batch_size": batch_size, "batch_per_thread": batch_per_thread}
         return cls(dataset, features, labels, validation_data=validation_dataset, **sizes)
 
@@ -202,32 +244,47 @@ class TFDataset:
         cls, string_rdd: Any, batch_size: int = -1, batch_per_thread: int = -1, **unused: Any
     ) -> TFDataset:
         """Create a dataset of an RDD of text; its tensor has the type ``tf.string``."""
-        del unused
+        shuffle = _shuffled("from_string_rdd", unused)
         meta = [TensorMeta(v1.string, (), "list_input_0")]
         data = records.text_shards(string_rdd)
-        return cls(data, meta, batch_size=batch_size, batch_per_thread=batch_per_thread)
+        return cls(data, meta, batch_size=batch_size, batch_per_thread=batch_per_thread, shuffle=shuffle)
 
     @classmethod
     def from_bytes_rdd(
         cls, bytes_rdd: Any, batch_size: int = -1, batch_per_thread: int = -1, **unused: Any
     ) -> TFDataset:
         """Create a dataset of an RDD of bytes; its tensor has the type ``tf.string``."""
-        del unused
+        shuffle = _shuffled("from_bytes_rdd", unused)
         meta = [TensorMeta(v1.string, (), "list_input_0", marked=True)]
         data = records.text_shards(bytes_rdd)
-        return cls(data, meta, batch_size=batch_size, batch_per_thread=batch_per_thread)
+        return cls(data, meta, batch_size=batch_size, batch_per_thread=batch_per_thread, shuffle=shuffle)
 
     @classmethod
     def from_tfrecord_file(
         cls, sc: Any, file_path: str, batch_size: int = -1, batch_per_thread: int = -1, **unused: Any
     ) -> TFDataset:
         """Create a dataset of the serialized examples in a TFRecord file; parse them with ``tf.io.parse_example``."""
-        del sc, unused
+        del sc
+        shuffle = _shuffled("from_tfrecord_file", unused)
         values = [record + records.MARK for record in v1.io.tf_record_iterator(file_path)]
         if not values:
             raise ArgumentError(f"file_path={file_path!r} has no records.")
         meta = [TensorMeta(v1.string, (), "list_input_0", marked=True)]
-        return cls({"x": np.array(values)}, meta, batch_size=batch_size, batch_per_thread=batch_per_thread)
+        sizes: dict[str, Any] = {"batch_size": batch_size, "batch_per_thread": batch_per_thread}
+        return cls({"x": np.array(values)}, meta, shuffle=shuffle, **sizes)
+
+
+def _shuffled(constructor: str, more: Mapping[str, Any]) -> bool:
+    """Return whether rows are shuffled, from the arguments of Analytics Zoo that all constructors share."""
+    check_known(constructor, more, _SHARED)
+    return bool(more.get("shuffle", True)) and not more.get("sequential_order", False)
+
+
+def check_known(call: str, more: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise for arguments that Analytics Zoo does not have either."""
+    for name in more:
+        if name not in known:
+            raise UnknownArgumentError(f"{call}() has no argument {name}=." + suggest(name, known))
 
 
 def dataset_behind(tensor: Any, dataset: TFDataset | None, argument: str) -> TFDataset:
@@ -261,55 +318,7 @@ def _placeholders_behind(tensor: Any) -> list[str]:
     return found
 
 
-def _placeholder(meta: TensorMeta) -> Any:
-    return v1.placeholder(meta.dtype, (None, *meta.shape), meta.name)
-
-
-def _unmarked(meta: TensorMeta, placeholder: Any) -> Any:
-    if not meta.marked:
-        return placeholder
-    length = v1.strings.length(placeholder)
-    return v1.strings.substr(placeholder, v1.zeros_like(length), length - len(records.MARK))
-
-
-def _metas(spec: Any) -> Any:
-    """Return what ``(dtype, shape)``, or a list or dict of it, says of the tensors."""
-    if isinstance(spec, TensorMeta):
-        return spec
-    if isinstance(spec, dict):
-        return {name: _metas(part) for name, part in spec.items()}
-    if isinstance(spec, tuple) and len(spec) == 2 and not isinstance(spec[0], tuple | list):
-        return TensorMeta(v1.as_dtype(spec[0]), tuple(spec[1]))
-    if isinstance(spec, list | tuple):
-        return [_metas(part) for part in spec]
-    return TensorMeta(v1.as_dtype(spec))
-
-
 def _arrays(tensors: Any) -> dict[str, Any]:
     if isinstance(tensors, tuple) and len(tensors) == 2:
         return {"x": tree_map(np.asarray, tensors[0]), "y": tree_map(np.asarray, tensors[1])}
     return {"x": tree_map(np.asarray, tensors)}
-
-
-def _meta_of(array: Any) -> TensorMeta:
-    dtype = v1.float32 if array.dtype == np.float64 else v1.as_dtype(array.dtype)
-    return TensorMeta(dtype, tuple(array.shape[1:]))
-
-
-def _meta_of_spec(spec: Any) -> TensorMeta:
-    return TensorMeta(spec.dtype, tuple(spec.shape.as_list()))
-
-
-def _column_metas(frame: Any, columns: Sequence[str]) -> list[TensorMeta]:
-    context = current()
-    form = Form(feature_cols=list(columns), need_labels=False, together=False)
-    first = adapt(frame).head(1, form, Place(context.engine))
-    arrays = [array for _, array in leaves(first)]
-    if len(arrays) == len(columns):
-        return [TensorMeta(*_named(array)[:2], name) for array, name in zip(arrays, columns, strict=True)]
-    raise ArgumentError(f"The columns {list(columns)} gave {len(arrays)} arrays; expected one of each column.")
-
-
-def _named(array: Any) -> tuple[Any, tuple[int | None, ...]]:
-    meta = _meta_of(array)
-    return meta.dtype, meta.shape

@@ -15,7 +15,7 @@ class KerasModel:
     Args:
         model: The model; it receives the trained weights.
         model_dir: Folder for checkpoints.
-        workers: Number of workers with ``distributed=True`` or a `TFDataset`.
+        workers: Number of workers; ``distributed`` of the methods is accepted and has no effect.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class KerasModel:
         self, x: Any = None, y: Any = None, batch_size: int | None = None, epochs: int = 1,
         validation_data: Any = None, distributed: bool = False, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Train on arrays or on a `TFDataset`; return the History."""
-        del distributed, kwargs
+        """Train on arrays or on a `TFDataset`; return the History. Further arguments are those of `Estimator.fit`."""
+        del distributed
         data, more = _rows(x)
         size = x.batch_size if isinstance(x, TFDataset) else batch_size
         validation = x.validation_data if isinstance(x, TFDataset) else validation_data
         history = self.estimator.fit(
-            data, y, epochs=epochs, batch_size=size, validation_data=validation, **more, **_labels(x)
+            data, y, epochs=epochs, batch_size=size, validation_data=validation, **more, **_labels(x), **kwargs
         )
         self.take_weights()
         return history

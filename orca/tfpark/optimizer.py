@@ -7,15 +7,17 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from orca.context import current
-from orca.core.arguments import check_range
+from orca.callbacks.ending import EndCallback
+from orca.context import workers_for
+from orca.core.arguments import check_range, wrong
 from orca.errors import ArgumentError
 from orca.estimator import Estimator
 from orca.shards.tree import leaves
 from orca.tfpark.dataset import TFDataset, dataset_behind
 from orca.tfpark.keras_model import KerasModel
-from orca.tfpark.optim import EndCallback, EndTrigger, MaxEpoch, Progress, ValidationMethod, optimizer_of
-from orca.triggers import EveryEpoch
+from orca.tfpark.optim import ValidationMethod
+from orca.tfpark.zoo_optimizer import optimizer_behind
+from orca.triggers import EndTrigger, EveryEpoch, MaxEpoch, Progress
 
 _ENDLESS = 2**31 - 1
 
@@ -28,7 +30,9 @@ class TFOptimizer:
         optim_method: An optimizer of ``tf.train`` or `orca.tfpark.optim`, or a dict of them by prefix of names.
         sess: A session with values to begin with, which receives the trained ones.
         dataset: The rows; by default the dataset whose placeholders the loss depends on.
+        inputs: The placeholders of the features, with ``labels``; by default those of the dataset.
         val_outputs: Outputs for ``val_method``, with ``val_labels``; validated on the dataset's validation rows.
+        val_split: Share of the dataset's rows that are used for validation, if it has no validation rows.
         metrics: Further metrics, as for `Estimator.from_graph`.
         tensors_with_value: Values of other placeholders: (value in training, value in validation).
         updates: Operations that run in each step.
@@ -40,26 +44,25 @@ class TFOptimizer:
         self, loss: Any, optim_method: Any, sess: Any = None, dataset: TFDataset | None = None, inputs: Any = None,
         val_outputs: Sequence[Any] | None = None, val_labels: Sequence[Any] | None = None, val_method: Any = None,
         val_split: float = 0.0, tensors_with_value: Mapping[Any, Any] | None = None, session_config: Any = None, *,
-        metrics: Mapping[str, Any] | None = None, updates: Sequence[Any] | None = None,
+        labels: Any = None, metrics: Mapping[str, Any] | None = None, updates: Sequence[Any] | None = None,
         clip_norm: float | None = None, clip_value: Any = None, model_dir: str | None = None,
         workers: int | None = None, seed: int | None = None, backend: str = "multiworker",
     ) -> None:  # fmt: skip
         del session_config
-        if val_split:
-            raise ArgumentError(f"val_split={val_split} is not supported: give the dataset validation rows.")
         self.dataset = dataset_behind(loss, dataset, "loss")
         if self.dataset.batch_per_thread is not None:
             raise ArgumentError("You should set batch_size instead of batch_per_thread for training.")
-        features, labels = self.dataset.placeholders
-        all_metrics = dict(metrics or {}) | _validation_metrics(val_method, val_outputs, val_labels, loss)
+        self._rows = self.dataset.split(val_split, seed) if val_split else self.dataset.parts
+        features, own_labels = self.dataset.placeholders
+        all_metrics = _validation_metrics(val_method, val_outputs, val_labels, loss) | dict(metrics or {})
         self._score = next(iter(all_metrics), None)
         self._summaries: list[Any] = []
         self._trainer = Estimator.from_graph(
             inputs=features if inputs is None else inputs,
             outputs=None if not val_outputs else list(val_outputs),
-            labels=labels,
+            labels=own_labels if labels is None else labels,
             loss=loss,
-            optimizer=optimizer_of(optim_method),
+            optimizer=optim_method,
             metrics=all_metrics or None,
             clip_norm=clip_norm,
             clip_value=clip_value,
@@ -81,13 +84,30 @@ class TFOptimizer:
         return cls(loss, optim_method, session, dataset, inputs, tensors_with_value=tensor_with_value, **more)
 
     @classmethod
+    def from_train_op(
+        cls, train_op: Any, loss: Any, *, inputs: Any = None, labels: Any = None, metrics: Any = None,
+        updates: Sequence[Any] | None = None, sess: Any = None, dataset: TFDataset | None = None,
+        tensor_with_value: Mapping[Any, Any] | None = None, session_config: Any = None, **more: Any,
+    ) -> TFOptimizer:  # fmt: skip
+        """Create an optimizer of a train operation, which a `ZooOptimizer` has created.
+
+        Its gradients may have been changed between ``compute_gradients`` and ``apply_gradients``. The other arguments
+        are those of the constructor.
+        """
+        method = optimizer_behind(train_op)
+        options = {"metrics": metrics, "updates": updates, "labels": labels, **more}
+        return cls(loss, method, sess, dataset, inputs, tensors_with_value=tensor_with_value, **options)
+
+    @classmethod
     def from_keras(
         cls, keras_model: Any, dataset: TFDataset, session_config: Any = None, model_dir: str | None = None,
         metrics: Any = None, optimizer: Any = None, **more: Any,
     ) -> TFKerasOptimizer:  # fmt: skip
         """Create an optimizer of a compiled Keras model, with the methods of this class."""
-        del session_config, optimizer
-        return TFKerasOptimizer(keras_model, dataset, model_dir, metrics, **more)
+        del session_config
+        if metrics is not None or optimizer is not None:
+            raise ArgumentError("metrics= and optimizer= are not supported: compile the Keras model with them.")
+        return TFKerasOptimizer(keras_model, dataset, model_dir, **more)
 
     @property
     def estimator(self) -> Estimator:
@@ -108,6 +128,10 @@ class TFOptimizer:
             checkpoint_trigger: When to write a checkpoint to ``model_dir``; by default after each epoch.
         """
         trigger, est = end_trigger or MaxEpoch(1), self._trainer
+        if not isinstance(trigger, EndTrigger):
+            raise wrong("end_trigger", trigger, "a trigger, such as MaxEpoch(5)")
+        if trigger.needs_score and (self._score is None or self._rows.validation is None):
+            raise ArgumentError("MaxScore needs a validation metric: give val_method= and validation rows.")
         if trigger.ends(Progress(est.epoch, est.step)):
             return None
         length: dict[str, Any] = {"max_steps": _ENDLESS}
@@ -120,14 +144,13 @@ class TFOptimizer:
             callbacks.append(EndCallback(trigger, self._score))
         if est.model_dir is not None:
             length["checkpoint_trigger"] = checkpoint_trigger or EveryEpoch()
-        dataset = self.dataset
         return est.fit(
-            dataset.data,
-            batch_size=dataset.batch_size,
-            validation_data=dataset.validation_data,
+            self._rows.data,
+            batch_size=self.dataset.batch_size,
+            shuffle=self.dataset.shuffle,
+            validation_data=self._rows.validation,
             callbacks=callbacks or None,
-            **dataset.columns,
-            **dataset.label_columns,
+            **self._rows.columns,
             **length,
         )
 
@@ -155,10 +178,11 @@ class TFKerasOptimizer(TFOptimizer):
     """Trains a compiled Keras model on a `TFDataset`."""
 
     def __init__(
-        self, model: Any, dataset: TFDataset, model_dir: str | None = None, metrics: Any = None,
-        workers: int | None = None, seed: int | None = None,
+        self, model: Any, dataset: TFDataset, model_dir: str | None = None, workers: int | None = None,
+        seed: int | None = None,
     ) -> None:  # fmt: skip
         self.dataset, self._summaries, self._score = dataset, [], None
+        self._rows = dataset.parts
         self._model = KerasModel(model, model_dir, workers=workers_for(dataset.batch_size, workers), seed=seed)
         self._trainer = self._model.estimator
 
@@ -166,11 +190,6 @@ class TFKerasOptimizer(TFOptimizer):
         history = super().optimize(end_trigger, checkpoint_trigger)
         self._model.take_weights()
         return history
-
-
-def workers_for(batch_size: int | None, workers: int | None) -> int:
-    """Return the number of workers: as given, or the cores of the context, at most one per row of a batch."""
-    return workers or max(1, min(current().cores, batch_size or current().cores))
 
 
 def _validation_metrics(method: Any, outputs: Any, labels: Any, loss: Any) -> dict[str, Any]:

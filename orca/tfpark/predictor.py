@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orca.context import workers_for
 from orca.errors import ArgumentError
 from orca.estimator import Estimator
-from orca.shards.xshards import XShards
-from orca.tfpark import records
+from orca.shards import records
 from orca.tfpark.dataset import TFDataset, dataset_behind
 from orca.tfpark.keras_model import KerasModel
-from orca.tfpark.optimizer import workers_for
 
 
 class TFPredictor:
@@ -53,11 +52,8 @@ class TFPredictor:
 
     def predict(self) -> Any:
         """Return an RDD with one record per row, in order; on other runtimes an XShards of the outputs."""
-        data = self.dataset.data
-        if self.dataset.columns or not isinstance(data, XShards):
-            data = _as_shards(data, self.dataset)
-        size = self.dataset.batch_per_thread
-        predicted = self._trainer.predict(data, batch_size=size)
+        shards = self.dataset.shards(labelled=False)
+        predicted = self._trainer.predict(shards, batch_size=self.dataset.batch_per_thread)
         return records.records_of(predicted, "prediction")
 
 
@@ -65,15 +61,3 @@ def _for_prediction(dataset: TFDataset) -> TFDataset:
     if dataset.batch_size is not None:
         raise ArgumentError("You should set batch_per_thread on TFDataset instead of batch_size for prediction.")
     return dataset
-
-
-def _as_shards(data: Any, dataset: TFDataset) -> XShards:
-    """Return any rows as shards of the context's engine."""
-    from orca.context import current
-    from orca.shards.adapters.base import Checks, Form
-    from orca.shards.adapters.registry import adapt
-
-    columns = dataset.columns.get("feature_cols")
-    form = Form(feature_cols=columns, need_labels=False, together=False, checks=Checks("US"))
-    shards = adapt(data).shards(form, current().engine)
-    return shards if isinstance(shards, XShards) else shards.shards  # type: ignore[attr-defined]
