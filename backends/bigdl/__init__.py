@@ -1,0 +1,1 @@
+"""BigDL-style layers and criteria, computed by torch modules."""

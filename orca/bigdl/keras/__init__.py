@@ -1,0 +1,1 @@
+"""Layers and models with the names of Keras 1."""

@@ -1,0 +1,1 @@
+"""Layers, criteria and initialization methods."""

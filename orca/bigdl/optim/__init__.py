@@ -1,0 +1,1 @@
+"""Training of layers: optim methods, triggers, validation methods, summaries and the Optimizer."""

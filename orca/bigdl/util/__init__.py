@@ -1,0 +1,1 @@
+"""RNG, Sample and JTensor."""
