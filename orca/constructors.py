@@ -274,6 +274,53 @@ def from_graph(
     return _created(cls, "from_graph", "graph", backend, places | settings, arguments)
 
 
+def from_bigdl(
+    cls: type[Estimator],
+    /,
+    *,
+    model: Any,
+    loss: Any = None,
+    optimizer: Any = None,
+    metrics: Any = None,
+    feature_preprocessing: Any = None,
+    label_preprocessing: Any = None,
+    model_dir: str | None = None,
+    backend: str = "parameter_server",
+    workers: int | None = None,
+    num_workers: int | None = None,
+    workers_per_node: int | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    use_gpu: bool = False,
+    seed: int | None = None,
+    epochs: int = 1,
+    batch_size: int = 32,
+    **backend_options: Any,
+) -> Estimator:
+    """Create an estimator from layers of `orca.bigdl`; see `from_backend` for the arguments that all frameworks share.
+
+    The layers stay as they are; `get_model` returns layers with the learned weights. Class numbers count from 1 where
+    the criterion counts so.
+
+    Args:
+        model: A layer, such as ``Sequential().add(Linear(4, 2))``, with the weights to begin with.
+        loss: A criterion of `orca.bigdl.nn.criterion`.
+        optimizer: An optim method of `orca.bigdl.optim.optimizer`, SGD by default, or a dict of them by the names of
+            layers.
+        metrics: Validation methods of `orca.bigdl.optim.optimizer`, and metrics as for all frameworks.
+        feature_preprocessing: The size of a row of features, such as ``[28, 28]``, or a Preprocessing of
+            `orca.bigdl.nnframes`; ``label_preprocessing`` likewise.
+        backend: "parameter_server" (BigDL's own strategy), "torch_distributed" or "horovod", with the options that
+            they have for torch models.
+        backend_options: Options of the backend.
+    """
+    places: dict[str, Any] = {"workers": workers, "num_workers": num_workers, "workers_per_node": workers_per_node}
+    places |= {"resources_per_worker": resources_per_worker, "use_gpu": use_gpu}
+    settings = {"metrics": metrics, "seed": seed, "model_dir": model_dir, "epochs": epochs, "batch_size": batch_size}
+    forms = {"feature_preprocessing": feature_preprocessing, "label_preprocessing": label_preprocessing}
+    arguments = {"model": model, "loss": loss, "optimizer": optimizer, **forms, **backend_options}
+    return _created(cls, "from_bigdl", "bigdl", backend, places | settings, arguments)
+
+
 @known_arguments
 def from_openvino(
     cls: type[Estimator],

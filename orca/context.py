@@ -93,6 +93,17 @@ def current() -> Context:
         return _current if _current is not None else init_orca_context()
 
 
+def workers_for(batch_size: int | None, workers: int | None = None) -> int:
+    """Return a number of workers: as given, or the cores of the context, at most one per row of a batch."""
+    return workers or max(1, min(current().cores, batch_size or current().cores))
+
+
+def active() -> Context | None:
+    """Return the active context, or None; unlike `current`, it starts nothing."""
+    with _starting:
+        return _current if _current is not None and _current.alive else None
+
+
 def stop_orca_context() -> None:
     """Stop the active context and what it has started; without one, do nothing."""
     global _current

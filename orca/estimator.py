@@ -54,6 +54,7 @@ class Estimator:
     from_keras = classmethod(constructors.from_keras)
     from_mxnet = classmethod(constructors.from_mxnet)
     from_graph = classmethod(constructors.from_graph)
+    from_bigdl = classmethod(constructors.from_bigdl)
     from_openvino = classmethod(constructors.from_openvino)
 
     backend: Backend[Any] = _read_only("_setup.backend")
@@ -72,6 +73,7 @@ class Estimator:
         self, data: Any, y: Any = None, *,
         epochs: int | None = None, batch_size: int | None = None, max_steps: int | None = None,
         validation_data: Any = None, validation_freq: int = 1, validation_steps: int | None = None,
+        validation_trigger: Any = None,
         steps_per_epoch: int | None = None, callbacks: Any = None,
         feature_cols: Columns = None, label_cols: Columns = None,
         sample_weight: Any = None, class_weight: Mapping[int, float] | None = None,
@@ -92,7 +94,8 @@ class Estimator:
             batch_size: Rows of a step over all workers; ``accumulate=k`` computes them in k pieces.
             shuffle: True so that each worker needs only its part of the rows, "global" for a permutation of all rows,
                 False for the stored order.
-            validation_data: Scored after every ``validation_freq`` epochs, at most ``validation_steps`` batches.
+            validation_data: Scored after every ``validation_freq`` epochs, at most ``validation_steps`` batches; or
+                when ``validation_trigger``, such as ``SeveralIteration(100)``, is due, and at the end.
             feature_cols: Columns of features, as ``label_cols`` of labels.
             sample_weight: Weights of rows, an array or a column; ``class_weight`` has weights by class.
             clip_norm: Limit of the whole gradient's norm; ``clip_value`` limits each of its values.
@@ -116,7 +119,7 @@ class Estimator:
             values.RowsRequest(data, y, feature_cols, label_cols, sample_weight),
             values.Length(epochs, max_steps, steps_per_epoch, initial_epoch),
             values.StepRequest(batch_size, shuffle, accumulate, clip_norm, clip, class_weight, terminate_on_nan),
-            values.Validation(validation_data, validation_freq, validation_steps),
+            values.Validation(validation_data, validation_freq, validation_steps, validation_trigger),
             values.Recovery(checkpoint_trigger, resume, max_failures, min_workers),
             callbacks, values.Display(progress, verbose), self._preferences,
         ))  # fmt: skip
