@@ -1,0 +1,1 @@
+"""Frames: the kinds of data that programs run on, one file each."""

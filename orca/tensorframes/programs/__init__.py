@@ -1,0 +1,1 @@
+"""Programs: tensor code of each framework, captured at the call; one file each."""
