@@ -1,0 +1,1 @@
+"""How a dataset becomes part files, and how these are read: one module per kind of data."""
