@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orca.estimator import Estimator
     from orca.history import History
     from orca.shards.xshards import XShards
+    from orca.store import Store
 
 _PLACES = {
     "Estimator": "orca.estimator",
@@ -24,6 +25,7 @@ _PLACES = {
     "create_config": "orca.backends.mxnet.config",
     "OrcaContext": "orca.context",
     "OrcaError": "orca.errors",
+    "Store": "orca.store",
     "WorkerError": "orca.errors",
     "XShards": "orca.shards.xshards",
     "init_orca_context": "orca.context",
@@ -35,6 +37,7 @@ __all__ = [
     "History",
     "OrcaContext",
     "OrcaError",
+    "Store",
     "WorkerError",
     "XShards",
     "__version__",

@@ -10,9 +10,16 @@ from typing import Annotated
 import typer
 
 from orca import doctor
-from orca.errors import ArgumentError, OrcaError
+from orca.cli import datasets, models, tokens
+from orca.cli.common import group, numbers, pixels, reported_errors, words
+from orca.cli.serve import serve
+from orca.errors import ArgumentError
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = group()
+app.add_typer(models.app, name="models")
+app.add_typer(datasets.app, name="datasets")
+app.add_typer(tokens.app, name="token")
+app.command("serve")(serve)
 
 
 def _title() -> str:
@@ -83,52 +90,25 @@ def _predict(
     from orca.estimator import Estimator
     from orca.runs.predict_files import Options, predict_files
 
-    try:
+    with reported_errors():
         settings = {
             "device": device,
             "performance_hint": hint,
-            "mean": _numbers("--mean", mean),
-            "scale": _numbers("--scale", scale),
+            "mean": numbers("--mean", mean),
+            "scale": numbers("--scale", scale),
         }
         config = {name: value for name, value in settings.items() if value is not None}
-        options = Options(batch_size, layout, _words(columns), _words(output_cols), _pixels(size), progress)
+        options = Options(batch_size, layout, words(columns), words(output_cols), pixels(size), progress)
         summary = predict_files(
             lambda layout: Estimator.from_openvino(model_path=model, config=config, layout=layout),
             inputs,
             output,
             options,
         )
-    except OrcaError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, ArgumentError) else 1) from None
     rate = summary.rows / max(summary.seconds, 1e-9)
     typer.echo(f"{summary.rows:,} rows in {summary.seconds:.1f} s, {rate:,.0f} rows/s: {output}")
-
-
-def _words(text: str) -> tuple[str, ...] | None:
-    return tuple(word.strip() for word in text.split(",") if word.strip()) or None
-
-
-def _numbers(option: str, text: str) -> tuple[float, ...] | None:
-    try:
-        return tuple(float(word) for word in _words(text) or ()) or None
-    except ValueError:
-        raise ArgumentError(f"{option} {text}: expected numbers separated by commas.") from None
-
-
-def _pixels(text: str) -> tuple[int, int] | None:
-    if not text:
-        return None
-    height, _, width = text.lower().partition("x")
-    if not height.isdecimal() or not (width or height).isdecimal():
-        raise ArgumentError(f"--size {text}: expected HEIGHTxWIDTH, such as 224x224.")
-    return int(height), int(width or height)
 
 
 def main() -> None:
     """Run the command line."""
     app()
-
-
-if __name__ == "__main__":
-    main()
