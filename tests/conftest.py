@@ -101,7 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix", action="store_true", help="run every conformance check on every backend and runtime")
 
 
-THREADED = ("openvino", "accelerator", "graph", "tfpark", "keras")
+THREADED = ("store", "openvino", "accelerator", "graph", "tfpark", "tensorframes", "keras")
 """Words in the names of files whose tests start threads in this process, in the order in which they run."""
 
 

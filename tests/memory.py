@@ -1,12 +1,15 @@
-"""Measures the memory of a process and its descendants: proportional set size, sampled on a thread."""
+"""Measures the memory of a process and its descendants, sampled on a thread, and limits it with a control group."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+from pathlib import Path
 from types import TracebackType
 
 import psutil
+import pytest
 
 
 def family_pss() -> int:
@@ -58,3 +61,33 @@ class Peak:
     ) -> None:
         self._stop.set()
         self._thread.join()
+
+
+class Cage:
+    """A memory control group (version 1 or 2) below our own; it includes the page cache, as a container does."""
+
+    def __init__(self, limit: int) -> None:
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        own = {names: path for _, names, path in lines}
+        if "memory" in own:
+            self.path = Path("/sys/fs/cgroup/memory" + own["memory"]) / f"orca-test-{os.getpid()}"
+            setting = "memory.limit_in_bytes"
+            self._peak = "memory.max_usage_in_bytes"
+        else:
+            self.path = Path("/sys/fs/cgroup" + own.get("", "/")) / f"orca-test-{os.getpid()}"
+            setting = "memory.max"
+            self._peak = "memory.peak"
+        try:
+            self.path.mkdir()
+            (self.path / setting).write_text(str(limit))
+        except OSError as error:
+            if self.path.exists():
+                self.path.rmdir()
+            pytest.skip(f"no permission to create a memory control group here: {error}")
+
+    @property
+    def peak(self) -> int:
+        return int((self.path / self._peak).read_text())
+
+    def close(self) -> None:
+        self.path.rmdir()

@@ -15,13 +15,13 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(code: str, **environment: str) -> str:
-    """Run a Python program, which must succeed, and return its output."""
+def run(code: str, seconds: int = 170, **environment: str) -> str:
+    """Run a Python program, which must succeed within some seconds, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=seconds,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )
     assert done.returncode == 0, done.stderr[-3000:]

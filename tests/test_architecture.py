@@ -11,7 +11,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("core", "vocabulary", "launch", "shards", "backends", "runtimes", "runs", "public")
 """From the bottom to the top. A module imports from its own layer or from those below."""
-VOCABULARY = ("orca.metrics", "orca.triggers", "orca.callbacks", "orca.loggers", "orca.history")
+VOCABULARY = (
+    "orca.metrics",
+    "orca.triggers",
+    "orca.callbacks",
+    "orca.loggers",
+    "orca.history",
+    "orca.schedules",
+    "orca.optim_methods",
+)
 """Public names that ranks use too."""
 FRAMEWORKS = {"torch", "tensorflow", "keras", "mxnet", "openvino", "horovod"}
 RUNTIMES = {"ray", "pyspark", "spark"}

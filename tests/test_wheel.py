@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ def test_wheel_runs_the_demo_in_an_empty_environment(tmp_path):
 
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT), cwd=ROOT)
     (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    pages = {path.name for path in (ROOT / "orca/serving/static").iterdir()}
+    assert pages == {Path(name).name for name in names if name.startswith("orca/serving/static/")}
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
     python = str(home / "bin" / "python")

@@ -19,10 +19,10 @@ from sklearn.metrics import accuracy_score
 from orca import Estimator, XShards
 from orca.callbacks import Callback, Run
 from orca.context import Context
-from orca.errors import DataError
+from orca.errors import ArgumentError, DataError
 from orca.testing.cases import batches, cut, make_data
 from orca.triggers import SeveralIteration
-from tests.conformance.graph_models import dense, sgd, train_on, two_classes
+from tests.conformance.graph_models import Graph, dense, sgd, train_on, two_classes, two_inputs
 
 SEED = 3
 OPTIMIZERS = {
@@ -64,6 +64,36 @@ def test_twenty_steps_equal_a_session_loop(local: Context, optimizer: str, tmp_p
             if workers == 1:
                 np.testing.assert_array_equal(value, expected[name], name)
             np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6, err_msg=f"{workers} workers, {name}")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_steps_in_pieces_equal_whole_steps(local: Context, workers: int):
+    x, y = make_data(97, "int64")  # the last step has one row
+    graph, metrics = scored_graph()
+    options = {"seed": SEED, "clip_norm": 0.5, "metrics": metrics}
+    whole, cut_up = (graph.estimator(OPTIMIZERS["adam"](), workers, **options) for _ in range(2))
+    expected = whole.fit(x, y, epochs=2, batch_size=24)
+    history = cut_up.fit(x, y, epochs=1, batch_size=24, accumulate=3)
+    assert cut_up.step == 5
+    history = cut_up.fit(x, y, epochs=1, batch_size=24, accumulate=5)
+    for name, value in whole.get_state_dict().items():
+        np.testing.assert_allclose(cut_up.get_state_dict()[name], value, rtol=0, atol=1e-6, err_msg=name)
+    for name in ("loss", *metrics):
+        assert history[name][-1] == pytest.approx(expected[name][-1], abs=1e-6), name
+
+
+def test_pieces_of_a_step_update_moving_averages(local: Context):
+    _, tensors = normalized_graph()
+    x, y = make_data(48, "int64")
+    est = Estimator.from_graph(optimizer=v1.train.GradientDescentOptimizer(0.0), seed=SEED, **tensors)
+    est.fit(x, y, epochs=1, batch_size=48, accumulate=4, shuffle=False)
+    smaller = Estimator.from_graph(optimizer=v1.train.GradientDescentOptimizer(0.0), seed=SEED, **tensors)
+    smaller.fit(x, y, epochs=1, batch_size=12, shuffle=False)
+    moving = [name for name in est.get_state_dict() if "moving" in name]
+    assert len(moving) == 2
+    for name in moving:
+        np.testing.assert_array_equal(est.get_state_dict()[name], smaller.get_state_dict()[name], name)
+        assert np.abs(est.get_state_dict()[name]).max() > 1e-3
 
 
 def scored_graph():
@@ -147,8 +177,6 @@ def test_one_worker_updates_moving_averages_as_a_session_does(local: Context):
         x, y = v1.placeholder(v1.float32, (None, 6), "x"), v1.placeholder(v1.int64, (None,), "y")
         logits = dense(tf.layers.batch_normalization(dense(x, 8, "hidden"), training=True), 2, "out")
         loss = v1.losses.sparse_softmax_cross_entropy(labels=y, logits=logits)
-    from tests.conformance.graph_models import Graph
-
     graph = Graph(graph, {"inputs": x, "outputs": logits, "labels": y, "loss": loss})
     rows = make_data(60, "int64")
     expected = train_on(batches(*rows, epochs=2, batch_size=16, seed=SEED), graph, sgd())
@@ -307,6 +335,58 @@ def test_exported_and_frozen_graphs_predict_alike(local: Context, tmp_path):
         path = v1.train.Saver().save(session, str(tmp_path / "model"))
     restored = Estimator.from_graph(model_path=path, **names)
     np.testing.assert_allclose(restored.predict(x), expected, rtol=1e-6, atol=1e-6)
+
+
+def onnx_outputs(path: str, feeds):
+    """Return the outputs of an ONNX file by name, computed by onnx itself."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    model = onnx.load(path)
+    return dict(zip([one.name for one in model.graph.output], ReferenceEvaluator(model).run(None, feeds), strict=True))
+
+
+def test_onnx_and_openvino_compute_what_predict_does(local: Context, tmp_path):
+    x, y = make_data(40, "int64")
+    _, tensors = normalized_graph()
+    est = Estimator.from_graph(optimizer=sgd(), seed=SEED, **tensors)
+    est.fit(x, y, epochs=1, batch_size=20)
+    expected = est.predict(x)
+    outputs = onnx_outputs(est.export("onnx", str(tmp_path / "one")), {"x": x})
+    np.testing.assert_allclose(outputs["prediction"], expected, rtol=1e-5, atol=1e-6)
+    loaded = Estimator.from_openvino(model_path=est.export("openvino", str(tmp_path / "one")))
+    np.testing.assert_allclose(loaded.predict(x), expected, rtol=1e-4, atol=1e-5)
+    # Inputs and outputs keep their names and their order.
+    several = two_inputs().estimator(sgd(), 1, seed=SEED)
+    rows = {"left": x[:, :2], "right": x[:, 2:]}
+    outputs = onnx_outputs(several.export("onnx", str(tmp_path / "several")), rows)
+    loaded = Estimator.from_openvino(model_path=several.export("openvino", str(tmp_path / "several")))
+    converted = loaded.predict((rows["left"], rows["right"]))
+    for number, (name, value) in enumerate(several.predict(rows).items()):
+        np.testing.assert_allclose(outputs[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+        part = converted[name] if isinstance(converted, dict) else converted[number]
+        np.testing.assert_allclose(part, value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_graphs_that_other_formats_do_not_have_are_exported_as_savedmodel(local: Context, tmp_path):
+    with v1.Graph().as_default():
+        words = v1.placeholder(v1.string, (None,), "words")
+        est = Estimator.from_graph(inputs=words, outputs=v1.strings.length(words))
+    for kind in ("onnx", "openvino"):
+        with pytest.raises(ArgumentError, match=rf"export\('{kind}'\).*cannot be converted.*StringLength.*savedmodel"):
+            est.export(kind, str(tmp_path / "words"))
+    saved = Estimator.from_graph(model_path=est.export("savedmodel", str(tmp_path / "words")))
+    np.testing.assert_array_equal(saved.predict(np.array(["a", "bcd"])), [1, 3])
+    # Dropout without a switch is on in predict too; another program has no state for its random numbers.
+    noisy = two_classes(dropout=0.5).estimator(sgd(), 1, seed=SEED)
+    path = noisy.export("savedmodel", str(tmp_path / "noisy"))
+    with v1.Session(graph=v1.Graph()) as session:
+        meta = v1.saved_model.load(session, ["serve"], path)
+        signature = meta.signature_def["serving_default"]
+        fetch, feed = signature.outputs["prediction"].name, next(iter(signature.inputs.values())).name
+        first, second = (session.run(fetch, {feed: make_data(20)[0]}) for _ in range(2))
+    assert first.shape == (20, 2)
+    assert np.abs(first - second).max() > 0
 
 
 def test_two_optimizers_by_prefix_and_clipping(local: Context):

@@ -12,7 +12,6 @@ import tensorflow.compat.v1 as v1
 
 import orca.tf1
 from orca import Estimator
-from orca.callbacks import LRScheduler
 from orca.context import Context
 from orca.errors import ArgumentError, DataError
 from tests.conformance.graph_models import Graph, dense, sgd, two_classes, two_inputs
@@ -174,13 +173,9 @@ def test_integers_outside_of_the_placeholders_type_name_column_and_value():
 
 def test_what_graphs_do_not_support_is_refused(graph: Graph):
     est = graph.estimator(sgd(), 1)
-    for more in ({"sample_weight": np.ones(20)}, {"class_weight": {0: 2.0}}, {"accumulate": 2}):
+    for more in ({"sample_weight": np.ones(20)}, {"class_weight": {0: 2.0}}):
         with pytest.raises(ArgumentError, match="not supported for graphs"):
             est.fit(X, Y, **more)
-    with pytest.raises(ArgumentError, match="LRScheduler is not supported for graphs"):
-        est.fit(X, Y, callbacks=[LRScheduler(lambda optimizer: None)])
-    with pytest.raises(ArgumentError, match=r"tf.placeholder\(\) needs a graph"):
-        orca.tf1.placeholder(v1.float32)
     with pytest.raises(AttributeError, match="tf.estimator was removed"):
         orca.tf1.estimator  # noqa: B018
 

@@ -167,9 +167,9 @@ def _loss_of(config=None):
     return nn.MSELoss()
 
 
-def test_summed_losses_are_rejected_and_bytes_and_float_classes_are_accepted(local: Context):
-    with pytest.raises(ArgumentError, match="reduction='sum'"):
-        estimator(loss=nn.CrossEntropyLoss(reduction="sum"))
+def test_unreduced_losses_are_rejected_and_bytes_and_float_classes_are_accepted(local: Context):
+    with pytest.raises(ArgumentError, match="reduction='none'"):
+        estimator(loss=nn.CrossEntropyLoss(reduction="none"))
     with pytest.raises(ArgumentError, match="fit needs loss="):
         estimator(loss=None).fit(X, Y)
     with pytest.raises(ArgumentError, match="seed=-1"):
@@ -180,6 +180,22 @@ def test_summed_losses_are_rejected_and_bytes_and_float_classes_are_accepted(loc
     assert big == estimator().fit(X, Y, batch_size=10)["loss"]
     tensors = estimator().fit(torch.from_numpy(X), torch.from_numpy(Y), batch_size=10)["loss"]
     assert tensors == big
+
+
+def test_the_sum_of_a_loss_is_that_over_the_rows_of_all_workers(local: Context):
+    """A sum has a step that is as long as its batch has rows, for any number of workers."""
+
+    def fit(workers, reduction, lr):
+        est = estimator(loss=nn.CrossEntropyLoss(reduction=reduction), workers=workers, config={"lr": lr}, seed=2)
+        history = est.fit(X[:30], Y[:30], epochs=2, batch_size=10)
+        return [value.numpy() for value in est.get_state_dict().values()], history["loss"]
+
+    expected, losses = fit(1, "mean", 0.1)
+    for workers in (1, 2, 3):
+        weights, summed = fit(workers, "sum", 0.01)
+        for one, other in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+        assert summed == pytest.approx(losses)
 
 
 def test_a_copy_trains_independently(local: Context):

@@ -87,6 +87,7 @@ TORCH = [
             "clip_norm": extra("1", right=""),
             "clip_value": extra(("a", "b"), (None, 1), (2, 1), (1,), (1, 2, 3), "x"),
             "checkpoint_trigger": extra("often", right="None, integer"),
+            "validation_trigger": extra("often", right="None"),
             "resume": extra("/nowhere/at/all", right="None"),
             "verbose": extra(3, right="zero, True"),
             "train_resize_batch_num": extra("x"),
@@ -301,7 +302,7 @@ READERS = [
     writer("write_parquet"),
     writer("write_tfrecord"),
 ]  # fmt: skip
-ELSEWHERE = {"from_keras", "from_mxnet", "from_openvino", "from_graph", "quantize"} | {
+ELSEWHERE = {"from_keras", "from_mxnet", "from_openvino", "from_graph", "from_bigdl", "quantize"} | {
     "save_tf_checkpoint", "load_tf_checkpoint",
     "explain", "shutdown", "get_model", "get_state_dict", "clear_gradient_clipping", "set_params",
 }  # fmt: skip

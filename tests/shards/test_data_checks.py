@@ -158,7 +158,7 @@ class TestLabels:
         rules.check(np.array([[0.2, 0.8]]), "y")
         with pytest.raises(DataError, match="class 3 in row 102"):
             rules.check(np.array([0, 1, 3, 4]), "y", first_row=100)
-        assert LabelRules("l", classes=True).largest(np.array([1.0, 5.0, 2.0]), 10) == (5, 11)
+        assert LabelRules("l", classes=True).largest(np.array([1.0, 5.0, 2.0]), 10) == (5, 11, 0)
 
 
 class TestWeights:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
-from pathlib import Path
 
 import pytest
 
+from tests.memory import Cage
 from tests.programs import run
 
 PROLOGUE = """
@@ -90,36 +89,6 @@ def test_spark_frame_to_batches_of_two_ranks_stays_below_two_and_a_half(tmp_path
     ratio = float(output.split()[-1])
     print(f"Spark DataFrame -> two ranks: {ratio:.2f} x the data")
     assert ratio <= 2.5
-
-
-class Cage:
-    """A memory control group (version 1 or 2) below our own; it includes the page cache, as a container does."""
-
-    def __init__(self, limit: int) -> None:
-        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-        own = {names: path for _, names, path in lines}
-        if "memory" in own:
-            self.path = Path("/sys/fs/cgroup/memory" + own["memory"]) / f"orca-test-{os.getpid()}"
-            setting = "memory.limit_in_bytes"
-            self._peak = "memory.max_usage_in_bytes"
-        else:
-            self.path = Path("/sys/fs/cgroup" + own.get("", "/")) / f"orca-test-{os.getpid()}"
-            setting = "memory.max"
-            self._peak = "memory.peak"
-        try:
-            self.path.mkdir()
-            (self.path / setting).write_text(str(limit))
-        except OSError as error:
-            if self.path.exists():
-                self.path.rmdir()
-            pytest.skip(f"no permission to create a memory control group here: {error}")
-
-    @property
-    def peak(self) -> int:
-        return int((self.path / self._peak).read_text())
-
-    def close(self) -> None:
-        self.path.rmdir()
 
 
 @pytest.mark.slow
