@@ -50,13 +50,12 @@ def main() -> int:
         pictures, digits, test_size=0.2, random_state=0, stratify=digits
     )
 
-    with tf.Graph().as_default() as graph:
-        images = tf.placeholder(dtype=tf.float32, shape=(None, 28, 28, 1))
-        labels = tf.placeholder(dtype=tf.int32, shape=(None,))
-        logits = lenet(images)
-        loss = tf.reduce_mean(tf.losses.sparse_softmax_cross_entropy(logits=logits, labels=labels))
-        acc = accuracy(logits, labels)
-        saver = tf.train.Saver()
+    # The first placeholder opens a default graph, which from_graph captures and closes.
+    images = tf.placeholder(dtype=tf.float32, shape=(None, 28, 28, 1))
+    labels = tf.placeholder(dtype=tf.int32, shape=(None,))
+    logits = lenet(images)
+    loss = tf.reduce_mean(tf.losses.sparse_softmax_cross_entropy(logits=logits, labels=labels))
+    acc = accuracy(logits, labels)
 
     start = time.perf_counter()
     with init_orca_context(runtime=options.runtime, cores=max(2, options.workers)):
@@ -74,8 +73,8 @@ def main() -> int:
         print(est.explain(), end="\n\n")
         print(f"{est.fit(x_train, y_train, epochs=options.epochs, batch_size=64)}\n")
         scores = est.evaluate(x_test, y_test)
-        with tempfile.TemporaryDirectory() as folder, graph.as_default():
-            print(f"the user's own Saver wrote {saver.save(est.sess, f'{folder}/lenet')}")
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"the user's own Saver wrote {tf.train.Saver().save(est.sess, f'{folder}/lenet')}")
     print(f"{options.backend} on {options.runtime}, {options.workers} workers: {time.perf_counter() - start:.1f} s")
     print(f"test accuracy: {scores['acc']:.1%} on {len(y_test)} images")
     return 0 if scores["acc"] >= 0.95 else 1
